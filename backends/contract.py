@@ -1,0 +1,141 @@
+"""The contract between the harness and a runtime: what an adapter gets, gives and raises.
+
+An adapter is one file in this folder whose stem is its ``--backend`` name and which defines a class
+``Backend(contract.Backend)``; any other class is selected as ``module:Class``. This file and every adapter
+run in a worker process on Python 3.8 or later with numpy and one runtime, so they import nothing else.
+"""
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+
+import numpy as np
+
+Dim = Union[int, str]
+"""A fixed size, or the name of a dynamic one: ``batch``, ``source`` (encoder length), ``past``, ``total``."""
+
+STAGES = ("parse", "build", "load", "run")
+KINDS = ("opset", "ir", "operator", "shape", "dtype", "other")
+
+
+@dataclass(frozen=True)
+class Port:
+    """One declared input or output of a part.
+
+    ``dtype`` is numpy's name (``int64``, ``float32``); ``shape`` has one entry a dimension.
+    """
+
+    name: str
+    dtype: str
+    shape: Tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``."""
+
+    name: str
+    path: str
+    inputs: Tuple[Port, ...]
+    outputs: Tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is here: runtime version, device in the words of a cell id (``cpu``), precision the device computes in."""
+
+    version: str
+    device: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the work was really done, as the runtime itself reports it after loading."""
+
+    device: str
+    precision: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an adapter can take. The harness derives UNSUPPORTED from it before the runtime is asked.
+
+    An empty ``opsets`` means that the runtime itself is asked, and its refusal is the answer. ``knobs`` maps a
+    setting that may change results to the options that turn it: it is what blame tries on a failed cell.
+    """
+
+    opsets: Tuple[int, ...] = ()
+    dtypes: FrozenSet[str] = frozenset({"float32", "int64"})
+    dynamic_dims: bool = True
+    zero_length_dims: bool = True
+    layouts: FrozenSet[str] = frozenset({"split", "unified"})
+    deepest_stage: str = "run"
+    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Absent(Exception):
+    """The package or the hardware is not on this box. ``remedy`` is what to install or plug in."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+class StageError(Exception):
+    """The runtime refused. ``stage`` is one of STAGES, ``kind`` one of KINDS, ``message`` the runtime's own words."""
+
+    def __init__(self, stage: str, kind: str, message: str) -> None:
+        if stage not in STAGES or kind not in KINDS:
+            raise ValueError(f"unknown stage {stage!r} or kind {kind!r}; stages {STAGES}, kinds {KINDS}")
+        super().__init__(f"{stage}/{kind}: {message}")
+        self.stage = stage
+        self.kind = kind
+        self.message = message
+
+
+class Program(abc.ABC):
+    """One compiled part, ready to run; it keeps no state of the decode between two runs."""
+
+    @abc.abstractmethod
+    def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """Run once: every declared input by name, in; every output by name, out, each owning its memory.
+
+        Raises StageError("run", ...) when the runtime refuses.
+        """
+
+    def placement(self) -> Optional[Placement]:
+        """What did the work; None when the runtime gives no proof, which the harness calls UNVERIFIED."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - most runtimes free a program with its last reference
+        """Free the runtime's resources."""
+
+
+class Backend(abc.ABC):
+    """One runtime on one device of this box."""
+
+    capabilities: Capabilities = Capabilities()
+
+    def __init__(self, provider: Optional[str] = None) -> None:
+        """``provider`` is the part of the selector after the colon (``ort:PROVIDER``), or None."""
+        self.provider = provider
+
+    @abc.abstractmethod
+    def probe(self) -> Probe:
+        """Say what is here. Raises Absent when it is not."""
+
+    @abc.abstractmethod
+    def compile(self, part: Part, options: Dict[str, Any]) -> Program:
+        """Make a part ready to run. ``options``: ``threads`` (int, 0: the runtime's choice) and knob settings.
+
+        Raises StageError with the stage that refused.
+        """
+
+
+def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
+    """The kind of the first (fragment, kind) whose fragment stands in ``message``, else ``other``."""
+    low = message.lower()
+    return next((kind for fragment, kind in patterns if fragment.lower() in low), "other")

@@ -1,0 +1,55 @@
+"""The witness: ``onnx.reference.ReferenceEvaluator``, the specification's own words in numpy, with no optimizer.
+
+Source: onnx.ai/onnx/api/reference.html. It is slow, and it is the tie-breaker between an export and a runtime.
+"""
+
+from typing import Any, Dict
+
+import numpy as np
+
+from backends import contract
+
+REFUSALS = [
+    ("No registered implementation", "operator"),
+    ("not implemented", "operator"),
+    ("opset", "opset"),
+    ("shape", "shape"),
+]
+
+
+class Backend(contract.Backend):
+    """numpy on the CPU; float32 stays float32."""
+
+    capabilities = contract.Capabilities(
+        dtypes=frozenset({"float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"})
+    )
+
+    def probe(self) -> contract.Probe:
+        try:
+            import onnx
+            import onnx.reference
+        except ImportError as error:
+            raise contract.Absent(f"onnx.reference cannot be imported: {error}", "pip install 'onnx>=1.13'") from error
+        return contract.Probe(onnx.__version__, "cpu", "fp32")
+
+    def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            return _Program(ReferenceEvaluator(part.path))
+        except Exception as error:
+            raise contract.StageError("load", contract.first_kind(str(error), REFUSALS), str(error)) from error
+
+
+class _Program(contract.Program):
+    def __init__(self, evaluator: Any) -> None:
+        self.evaluator = evaluator
+
+    def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        try:
+            return dict(zip(self.evaluator.output_names, self.evaluator.run(None, feeds)))
+        except Exception as error:
+            raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
+
+    def placement(self) -> contract.Placement:
+        return contract.Placement("cpu", "fp32", "numpy on the host")

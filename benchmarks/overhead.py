@@ -1,0 +1,109 @@
+"""What the harness costs beside the runtime it watches: ``python benchmarks/overhead.py [--rounds 5]``.
+
+Side by side in one run, on a bundle of eight long sentences cut at 64 steps (recorded here, so the extra `golden` is
+needed): the whole ``pytest --backend=ort`` process for one cell, and a bare ONNX Runtime script that does its own import,
+load, and the same forced and free steps. Ratios of medians are the result; seconds depend on the box.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKS = "artifact or encoder or logits or kv_shape or kv_values or tokens or text or placement"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="measured runs of each side; the first pair is not counted"
+    )
+    parser.add_argument("--opset", type=int, default=17)
+    parser.add_argument("--model", type=Path, default=ROOT / "corpora" / "tiny-marian-en-zh")
+    parser.add_argument("--steps", type=int, nargs="+", default=[16, 32, 64, 128], help="for the memory table")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = {steps: record(options, Path(folder), steps) for steps in sorted({64, *options.steps})}
+        times(options, bundles[64], Path(folder))
+        memory(options, bundles, Path(folder))
+    return 0
+
+
+def record(options: argparse.Namespace, folder: Path, steps: int) -> Path:
+    """A bundle of the corpus's eight longest rows, every row traced, cut at ``steps``."""
+    lines = (ROOT / "corpora" / "corpus.tsv").read_text(encoding="utf-8").splitlines()
+    longest = sorted((line for line in lines[1:] if line.split("\t")[1] == "inspection"), key=len)[-8:]
+    corpus, out = folder / f"{steps}.tsv", folder / f"{steps}.bundle"
+    corpus.write_text("\n".join([lines[0], *longest]) + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "harness.cli",
+        "record",
+        str(options.model),
+        "--corpus",
+        str(corpus),
+        "--out",
+        str(out),
+    ]
+    command += ["--opset", str(options.opset), "--layout", "unified", "--max-steps", str(steps)]
+    run([*command, "--traced-steps", str(8 * steps)])
+    return out
+
+
+def run(command: list[str]) -> tuple[float, str]:
+    """Wall seconds and output of a process that must succeed."""
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return time.perf_counter() - began, done.stdout
+
+
+def commands(options: argparse.Namespace, bundle: Path, results: Path, checks: str) -> tuple[list[str], list[str]]:
+    harness = [sys.executable, "-m", "pytest", "-q", "--backend=ort", f"--bundle={bundle}", f"--opset={options.opset}",
+               "--layout=unified", f"--results={results}", "-k", checks]  # fmt: skip
+    return harness, [sys.executable, str(ROOT / "benchmarks" / "bare_ort.py"), str(bundle)]
+
+
+def times(options: argparse.Namespace, bundle: Path, folder: Path) -> None:
+    harness, bare = commands(options, bundle, folder / "results", CHECKS)
+    seconds: dict[str, list[float]] = {"harness": [], "bare": []}
+    for _ in range(options.rounds + 1):
+        seconds["harness"].append(run(harness)[0])
+        seconds["bare"].append(run(bare)[0])
+    middle = {side: statistics.median(values[1:]) for side, values in seconds.items()}
+    spent = [row for row in rows(folder / "results") if row["check"] == "logits"][-1]["detail"]["seconds"]
+    print(f"\nwhole process, one cell, 8 sentences, 64 steps, {options.rounds} rounds (medians)")
+    print(f"  pytest --backend=ort   {middle['harness']:.2f} s")
+    print(f"  bare ONNX Runtime      {middle['bare']:.2f} s")
+    print(f"  ratio                  {middle['harness'] / middle['bare']:.2f}   (to reach: 2.00)")
+    compare, replay = spent["compare"], spent["replay"]
+    print(f"  comparison             {100 * compare / middle['harness']:.1f} % of the run   (to reach: 5)")
+    print(f"                         {1e3 * compare:.1f} ms beside {1e3 * replay:.1f} ms of forced replay")
+
+
+def memory(options: argparse.Namespace, bundles: dict[int, Path], folder: Path) -> None:
+    print("\npeak memory as steps grow (MiB)\n  steps   worker   bare   ratio")
+    for steps in sorted(options.steps):
+        results = folder / f"memory-{steps}"
+        harness, bare = commands(options, bundles[steps], results, f"{CHECKS} or cost")
+        run(harness)
+        worker = [row for row in rows(results) if row["check"] == "cost"][-1]["detail"]["peak_memory_bytes"] / 2**20
+        alone = json.loads(run(bare)[1])["peak_memory_bytes"] / 2**20
+        print(f"  {steps:5}   {worker:6.0f}   {alone:4.0f}   {worker / alone:.2f}")
+
+
+def rows(results: Path) -> list[dict]:
+    return [json.loads(line) for path in sorted(results.glob("*.jsonl"), key=os.path.getmtime)
+            for line in path.read_text(encoding="utf-8").splitlines()]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

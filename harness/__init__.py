@@ -1,0 +1,1 @@
+"""The conformance harness: does this runtime, on this box, decode like PyTorch?"""

@@ -1,0 +1,333 @@
+"""The bundle on disk: one flat directory with everything a box needs, opened with numpy alone.
+
+``manifest.json`` names every other file with its size and SHA-256; the bundle's hash is that of the manifest. Arrays
+are plain ``.npy`` files, memory-mapped. Per-step arrays of the traced rows are in *trace order*: batch after batch,
+step after step, and within a step the rows still decoding, longest first. So step k of a batch is one contiguous slice
+on the golden's side, and the first n rows on the runtime's side: nothing is copied to compare.
+
+| array | shape, dtype | content |
+|---|---|---|
+| ``source_ids`` | [sum of source lengths] int64 | encoder input, row after row; ``source_starts`` [rows + 1] |
+| ``tokens`` | [all steps] int64 | golden greedy output with its end token; ``token_starts`` [rows + 1] |
+| ``margins`` | [all steps] float64 | golden top-1 minus top-2 logit, of the tokens that may be chosen |
+| ``top_ids``, ``top_logits`` | [all steps, k] int32, float64 | the k largest golden logits, nothing suppressed |
+| ``trace_logits`` | [traced steps, vocabulary] float64 | trace order |
+| ``trace_self`` | [layers, 2, traced steps, heads, head_dim] float64 | K (0) and V (1) written at each step |
+| ``trace_encoder`` | [traced source tokens, d_model] float64 | padding left out, rows in batch order |
+| ``trace_cross`` | [layers, 2, traced source tokens, heads, head_dim] float64 | cross-attention K and V |
+
+``floor_PRECISION_logits``, ``_self``, ``_encoder``, ``_cross`` have the shape of their ``trace_*`` array less the axes
+over which the largest gap between PyTorch in that precision and float64 was taken.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from backends.contract import Part, Port
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
+PART_ORDER = ("encoder", "first", "step")
+KV_NAME = re.compile(r"(?:past_key_values|present)\.(\d+)\.(decoder|encoder)\.(key|value)\Z")
+
+
+class BundleError(Exception):
+    """A bundle that cannot be trusted or read: one line that says what, where, and what to do."""
+
+
+class KV(NamedTuple):
+    """What a cache port holds: decoder layer, own or cross attention, 0 for K and 1 for V."""
+
+    layer: int
+    cross: bool
+    side: int
+
+
+def kv_of(name: str) -> Optional[KV]:
+    """The cache tensor that a port name stands for, None for any other port. Names are Optimum's."""
+    found = KV_NAME.match(name)
+    return KV(int(found[1]), found[2] == "encoder", int(found[3] == "value")) if found else None
+
+
+class Trace(NamedTuple):
+    """Trace order of one batch: rows are sorted by falling ``steps``; ``start`` is the batch's first index in it."""
+
+    steps: Tuple[int, ...]
+    start: int
+
+    def active(self, step: int) -> int:
+        """How many rows are still decoding at this step: they are the first ones."""
+        return sum(length > step for length in self.steps)
+
+    def starts(self) -> np.ndarray:
+        """[steps of the longest row + 1] int64: where each step begins."""
+        counts = [self.active(step) for step in range(max(self.steps))]
+        return self.start + np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that are replayed together. Padding stands on the right.
+
+    ``ids``, ``mask``: [batch, source] int64. ``tokens``: [batch, longest row's steps] int64, golden output, then pad.
+    ``trace`` and ``source_start`` (first index in ``trace_encoder``) are set on the traced batches only.
+    """
+
+    rows: Tuple[int, ...]
+    steps: Tuple[int, ...]
+    ids: np.ndarray
+    mask: np.ndarray
+    tokens: np.ndarray
+    trace: Optional[Trace] = None
+    source_start: int = 0
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One exported variant. ``parts`` in the order in which they run."""
+
+    exporter: str
+    layout: str
+    precision: str
+    opset: int
+    ir: int
+    parts: Tuple[Part, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.exporter}/{self.layout}/{self.precision}/op{self.opset}"
+
+    def part(self, name: str) -> Part:
+        return next(part for part in self.parts if part.name == name)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """The greedy loop's rules: ``suppress`` lists ids that may never be chosen."""
+
+    start: int
+    eos: int
+    pad: int
+    suppress: Tuple[int, ...]
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Dims:
+    layers: int
+    heads: int
+    head_dim: int
+    d_model: int
+    vocab: int
+
+
+@dataclass(frozen=True)
+class CorpusRow:
+    """One line of the corpus."""
+
+    id: str
+    domain: str
+    licence: str
+    source: str
+    reference: str
+
+
+def pad_rows(rows: Sequence[np.ndarray], pad: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Right-padded ids and their mask, both [rows, longest] int64."""
+    longest = max(len(row) for row in rows)
+    ids = np.full((len(rows), longest), pad, np.int64)
+    mask = np.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    return ids, mask
+
+
+def file_hash(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class Bundle:
+    """An opened bundle. Raises BundleError for a damaged, foreign, newer or unsafe one; see the module's table."""
+
+    def __init__(self, path: str, verify: bool = True) -> None:
+        self.path = os.path.abspath(path)
+        manifest = self._read_manifest()
+        try:
+            self._fill(manifest)
+        except BundleError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._error(f"manifest.json does not say what schema {SCHEMA} asks for ({error!r})") from error
+        if verify:
+            self.verify()
+
+    def _error(
+        self, what: str, remedy: str = "copy the bundle again, or record it anew with `conform record`"
+    ) -> BundleError:
+        return BundleError(f"bundle {self.path}: {what}; {remedy}")
+
+    def _read_manifest(self) -> Dict[str, Any]:
+        place = os.path.join(self.path, MANIFEST)
+        try:
+            with open(place, "rb") as stream:
+                raw = stream.read()
+        except OSError as error:
+            raise self._error(
+                f"no readable {MANIFEST} ({error.strerror})", "give a folder made by `conform record`"
+            ) from error
+        self.hash = hashlib.sha256(raw).hexdigest()
+        try:
+            manifest = json.loads(raw.decode("utf-8"))
+        except ValueError as error:
+            raise self._error(f"{MANIFEST} is damaged ({error})") from error
+        if not isinstance(manifest, dict) or manifest.get("format") != "seq2seq-conformance-bundle":
+            raise self._error(f"{MANIFEST} is not a bundle's", "give a folder made by `conform record`")
+        if manifest.get("schema") != SCHEMA:
+            raise self._error(
+                f"schema {manifest.get('schema')!r}, this checkout reads schema {SCHEMA}",
+                "update the checkout or record the bundle anew",
+            )
+        return manifest
+
+    def _fill(self, manifest: Mapping[str, Any]) -> None:
+        self.manifest = manifest
+        self.name: str = manifest["name"]
+        self.files: Dict[str, Dict[str, Any]] = manifest["files"]
+        for name in self.files:
+            self._plain(name)
+        self.decode = Decode(**{**manifest["decode"], "suppress": tuple(manifest["decode"]["suppress"])})
+        self.dims = Dims(**manifest["dims"])
+        self.language: str = manifest["target_language"]
+        self.rows = tuple(CorpusRow(**row) for row in manifest["rows"])
+        self.precisions: Tuple[str, ...] = tuple(manifest["floors"])
+        self.graphs = tuple(self._graph(entry) for entry in manifest["graphs"])
+        self._arrays: Dict[str, np.ndarray] = {}
+        self._pieces: Optional[List[str]] = None
+
+    def _plain(self, name: str) -> str:
+        if not PLAIN_NAME.match(name):
+            raise self._error(
+                f"the name {name!r} leaves the bundle or is not a plain file name", "do not trust this bundle"
+            )
+        if name not in self.files:
+            raise self._error(f"{name} is used but not listed under files")
+        return os.path.join(self.path, name)
+
+    def _graph(self, entry: Mapping[str, Any]) -> Graph:
+        def ports(rows: Sequence[Any]) -> Tuple[Port, ...]:
+            return tuple(Port(name, dtype, tuple(shape)) for name, dtype, shape in rows)
+
+        parts = tuple(
+            Part(
+                name,
+                self._plain(entry["parts"][name]["file"]),
+                ports(entry["parts"][name]["inputs"]),
+                ports(entry["parts"][name]["outputs"]),
+            )
+            for name in PART_ORDER
+            if name in entry["parts"]
+        )
+        return Graph(entry["exporter"], entry["layout"], entry["precision"], entry["opset"], entry["ir"], parts)
+
+    @property
+    def short(self) -> str:
+        """Name and first twelve digits of the hash: how rows name this bundle."""
+        return f"{self.name}@{self.hash[:12]}"
+
+    def verify(self) -> int:
+        """Check size, kind and hash of every file. Returns the bytes read; raises BundleError at the first wrong."""
+        total = 0
+        for name, entry in self.files.items():
+            total += self.verify_file(name, entry)
+        return total
+
+    def verify_file(self, name: str, entry: Optional[Mapping[str, Any]] = None) -> int:
+        entry = entry or self.files[name]
+        place = self._plain(name)
+        if os.path.islink(place):
+            raise self._error(f"{name} is a link, not a plain file", "copy the bundle with its files (cp -L, rsync -L)")
+        if not os.path.isfile(place):
+            raise self._error(f"{name} is missing")
+        size = os.path.getsize(place)
+        if size != entry["size"]:
+            raise self._error(f"{name} has {size} bytes, the manifest says {entry['size']}")
+        if file_hash(place) != entry["sha256"]:
+            raise self._error(f"{name} does not hash to what the manifest says")
+        return size
+
+    def array(self, name: str) -> np.ndarray:
+        """The array of that name, memory-mapped read-only; see the table above."""
+        if name not in self._arrays:
+            place = self._plain(name + ".npy")
+            try:
+                # mmap cannot map an empty array, so those are read.
+                self._arrays[name] = np.load(
+                    place, mmap_mode="r" if os.path.getsize(place) > 128 else None, allow_pickle=False
+                )
+            except (OSError, ValueError) as error:
+                raise self._error(f"{name}.npy cannot be read ({error})") from error
+        return self._arrays[name]
+
+    def floor(self, precision: str, output: str) -> np.ndarray:
+        """PyTorch's own noise in that precision for ``logits``, ``self``, ``encoder`` or ``cross``."""
+        return self.array(f"floor_{precision}_{output}")
+
+    def weight_bytes(self, graph: Graph) -> int:
+        """Bytes of the external weights that a graph's parts share."""
+        entry = next(
+            item
+            for item in self.manifest["graphs"]
+            if item["parts"]["encoder"]["file"] == os.path.basename(graph.part("encoder").path)
+        )
+        return sum(
+            self.files[name]["size"] for name in {name for part in entry["parts"].values() for name in part["weights"]}
+        )
+
+    @property
+    def pieces(self) -> List[str]:
+        """Piece of every target id, index = id."""
+        if self._pieces is None:
+            with open(self._plain("pieces.json"), encoding="utf-8") as stream:
+                self._pieces = json.load(stream)
+        return self._pieces
+
+    def source(self, row: int) -> np.ndarray:
+        starts = self.array("source_starts")
+        return self.array("source_ids")[starts[row] : starts[row + 1]]
+
+    def tokens(self, row: int) -> np.ndarray:
+        """Golden greedy output of a corpus row, [steps] int64, its end token included."""
+        return self.array("tokens")[self.token_slice(row)]
+
+    def token_slice(self, row: int) -> slice:
+        """Where a row's steps stand in the per-step arrays of all rows."""
+        starts = self.array("token_starts")
+        return slice(int(starts[row]), int(starts[row + 1]))
+
+    def batches(self, kind: str) -> List[Batch]:
+        """The ``forced`` (traced) or ``free`` batches."""
+        result = []
+        step_start = source_start = 0
+        for rows in self.manifest["batches"][kind]:
+            ids, mask = pad_rows([self.source(row) for row in rows], self.decode.pad)
+            tokens, _ = pad_rows([self.tokens(row) for row in rows], self.decode.pad)
+            steps = tuple(len(self.tokens(row)) for row in rows)
+            if kind == "forced":
+                batch = Batch(tuple(rows), steps, ids, mask, tokens, Trace(steps, step_start), source_start)
+                step_start, source_start = step_start + sum(steps), source_start + int(mask.sum())
+            else:
+                batch = Batch(tuple(rows), steps, ids, mask, tokens)
+            result.append(batch)
+        return result

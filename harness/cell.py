@@ -1,0 +1,35 @@
+"""A cell's name, alike in test ids, expectations and commands: ``ort@1.32.0/cpu/torchscript/unified/fp32/op14``."""
+
+import re
+from typing import NamedTuple
+
+FORM = re.compile(
+    r"(?P<backend>[^@/]+)@(?P<version>[^/]+)/(?P<device>[^/]+)/(?P<exporter>[^/]+)/(?P<layout>[^/]+)"
+    r"/(?P<precision>[^/]+)/op(?P<opset>\d+)\Z"
+)
+
+
+class Cell(NamedTuple):
+    """Graph × backend × runtime version × device × effective precision: one entry of the matrix."""
+
+    backend: str
+    version: str
+    device: str
+    exporter: str
+    layout: str
+    precision: str
+    opset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.backend}@{self.version}/{self.device}/{self.exporter}/{self.layout}/{self.precision}/op{self.opset}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> "Cell":
+        """Raises ValueError with the form that was expected."""
+        found = FORM.match(text)
+        if not found:
+            raise ValueError(f"{text!r} is not a cell; its form is ort@1.32.0/cpu/torchscript/unified/fp32/op14")
+        fields = found.groupdict()
+        return cls(**{**fields, "opset": int(fields["opset"])})  # type: ignore[arg-type]

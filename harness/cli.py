@@ -1,0 +1,143 @@
+"""``conform``: record a bundle, see the backends of this box, merge rows into a matrix."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.bundle import Bundle, BundleError
+from harness.replay.__main__ import span
+from harness.rows import RowsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0; 1 verdict negative; 2 bad input; 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (BundleError, RowsError, OSError, BadInput) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+class BadInput(Exception):
+    """One line that says what, where, and what to do."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("conform", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: object, says: str, example: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=says, description=says[0].upper() + says[1:] + ".", epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        made.set_defaults(run=run)
+        return made
+
+    record = command(
+        "record", _record, "record a local Hugging Face MarianMT directory as a bundle (needs the extra `golden`)",
+        "conform record ~/opus-mt-en-zh --corpus corpora/corpus.tsv --out en-zh.bundle",
+    )  # fmt: skip
+    record.add_argument(
+        "model", type=Path, help="directory with config.json, weights, source.spm, target.spm, vocab.json"
+    )
+    record.add_argument("--corpus", type=Path, required=True, help="TSV: id, domain, licence, source, reference")
+    record.add_argument("--out", type=Path, required=True, help="folder to write")
+    record.add_argument("--overwrite", action="store_true", help="replace the bundle at OUT")
+    record.add_argument("--opset", type=span, default=range(9, 24), help="one opset or a range (default: 9-23)")
+    record.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
+    record.add_argument("--traced-steps", type=int, default=520, help="steps that carry every tensor (default: 520)")
+    record.add_argument("--max-steps", type=int, default=128, help="longest decode (default: 128)")
+    record.add_argument(
+        "--threads", type=int, default=1, help="torch threads; pinned, so that recording repeats (default: 1)"
+    )
+    record.add_argument(
+        "--against", type=Path, help="an older bundle: say what changed in the golden, exit 1 if anything"
+    )
+
+    backends = command(
+        "backends", _backends, "say for each backend whether it is here, its version and device, and what to install",
+        "conform backends",
+    )  # fmt: skip
+    backends.add_argument("--backend-python", help="interpreter that has the runtimes (default: this one)")
+
+    matrix = command(
+        "matrix", _matrix, "merge the rows of many boxes into one compatibility matrix",
+        "conform matrix results jetson-results --format md --out matrix.md",
+    )  # fmt: skip
+    matrix.add_argument("results", nargs="+", type=Path, help="results folders or .jsonl files")
+    matrix.add_argument("--format", choices=["terminal", "md", "csv", "json"], default="terminal")
+    matrix.add_argument("--out", type=Path, help="file to write (default: standard output)")
+    matrix.add_argument(
+        "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
+    )
+    return parser
+
+
+def _record(options: argparse.Namespace) -> int:
+    try:
+        from harness.golden import record
+        from harness.golden.marian import RecordError
+    except ImportError as error:
+        raise BadInput(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
+    try:
+        layouts = [options.layout] if options.layout else ["split", "unified"]
+        digest = record.record(
+            options.model, options.corpus, options.out, opsets=options.opset, layouts=layouts,
+            traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
+            overwrite=options.overwrite,
+        )  # fmt: skip
+    except RecordError as error:
+        raise BadInput(str(error)) from error
+    print(f"{options.out}: bundle {digest[:12]}; replay it with pytest --backend=ort --bundle={options.out}")
+    if options.against is None:
+        return 0
+    changes = record.against(Bundle(str(options.against)), Bundle(str(options.out)))
+    print("\n".join(changes) or "the golden is unchanged")
+    return int(bool(changes))
+
+
+def _backends(options: argparse.Namespace) -> int:
+    from tabulate import tabulate
+
+    from harness.plugin import EMBEDDED
+    from harness.replay import select
+    from harness.replay.host import Limits, Worker
+
+    table = []
+    for name in select.names():
+        worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), options.backend_python)
+        found = worker.probe()
+        worker.stop()
+        if found.probe:
+            table.append([name, "present", found.probe.version, found.probe.device, found.probe.precision, "run", ""])
+        elif found.absent:
+            table.append([name, "absent", "", "", "", "-", f"{found.absent['reason']}; {found.absent['remedy']}"])
+        elif found.failure:
+            table.append([name, found.failure.status, "", "", "", "-", found.failure.message])
+    headers = ["backend", "here", "version", "device", "precision", "depth", "why not, what to do"]
+    print(tabulate(table, headers=headers, maxcolwidths=[None] * 6 + [34]))
+    return 0
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    from harness.merge import complete
+    from harness.plugin import EMBEDDED
+    from reports import matrix
+
+    rows = complete(options.results, options.bundle or EMBEDDED)
+    page = matrix.FORMATS[options.format](matrix.build(rows))
+    if options.out:
+        options.out.write_text(page, encoding="utf-8")
+    else:
+        print(page, end="" if page.endswith("\n") else "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Expected failures: data beside the adapter that owns them, ``backends/expectations/<name>.toml``, each with a reason.
+
+An entry names ``checks``, ``status``, ``reason`` and ``link``, and may narrow to ``version`` (a PEP 440 specifier),
+``opset`` (``12`` or ``12-17``), ``layout``, ``device`` and ``step`` (the first wrong one).
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from harness.judge import verdict
+from harness.replay.select import ROOT
+from harness.rows import Row
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REQUIRED = {"checks", "status", "reason", "link"}
+OPTIONAL = {"version", "opset", "layout", "device", "step"}
+
+
+class ExpectationError(Exception):
+    """A file of expectations that is not understood: one line that says what, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One expected failure. Conditions left out match everything."""
+
+    checks: tuple[str, ...]
+    status: str
+    reason: str
+    link: str
+    version: SpecifierSet | None = None
+    opset: range | None = None
+    layout: str | None = None
+    device: str | None = None
+    step: int | None = None
+
+    def covers(self, row: Row) -> bool:
+        """Whether this entry speaks of that row's check and cell."""
+        if row.check not in self.checks:
+            return False
+        try:
+            version = self.version is None or self.version.contains(row.version, prereleases=True)
+        except InvalidVersion:
+            return False
+        return (
+            version
+            and (self.opset is None or row.opset in self.opset)
+            and self.layout in (None, row.layout)
+            and self.device in (None, row.device)
+        )
+
+
+def load(backend: str) -> list[Expectation]:
+    """The expectations of one adapter; none when it has no file. Raises ExpectationError."""
+    place = os.path.join(ROOT, "backends", "expectations", f"{backend}.toml")
+    if not os.path.exists(place):
+        return []
+    try:
+        with open(place, "rb") as stream:
+            entries = tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ExpectationError(f"{place}: not TOML ({error}); mend or delete the file") from error
+    if set(entries) - {"expect"}:
+        raise ExpectationError(f"{place}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
+    return [_entry(place, number, entry) for number, entry in enumerate(entries.get("expect", []), 1)]
+
+
+def _entry(place: str, number: int, entry: Any) -> Expectation:
+    where = f"{place}, entry {number}"
+    missing, unknown = REQUIRED - set(entry), set(entry) - REQUIRED - OPTIONAL
+    if missing or unknown:
+        word = (
+            f"lacks {', '.join(sorted(missing))}" if missing else f"has the unknown word {', '.join(sorted(unknown))}"
+        )
+        raise ExpectationError(f"{where} {word}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
+    bad = [check for check in entry["checks"] if check not in verdict.CHECKS]
+    if bad or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
+        raise ExpectationError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
+    fields = dict(entry, checks=tuple(entry["checks"]))
+    try:
+        if "version" in fields:
+            fields["version"] = SpecifierSet(fields["version"])
+        if "opset" in fields:
+            low, _, high = str(fields["opset"]).partition("-")
+            fields["opset"] = range(int(low), int(high or low) + 1)
+    except (InvalidSpecifier, ValueError) as error:
+        raise ExpectationError(f"{where}: {error}") from error
+    return Expectation(**fields)
+
+
+def apply(row: Row, expected: list[Expectation]) -> None:
+    """Turn an expected failure into XFAIL, and one that passed into XPASS; the row keeps what was seen."""
+    entry = next((entry for entry in expected if entry.covers(row)), None)
+    if entry is None or row.status in ("UNSUPPORTED", "ABSENT"):
+        return
+    seen = {"seen": row.status, "reason": entry.reason, "link": entry.link}
+    if row.status == "PASS":
+        row.status, row.detail["expected"] = "XPASS", seen
+        row.message = f"was expected to be {entry.status}, and passed: {entry.reason}"
+    elif row.status == entry.status and entry.step in (None, row.step):
+        row.status, row.detail["expected"] = "XFAIL", seen

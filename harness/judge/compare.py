@@ -1,0 +1,147 @@
+"""Comparison of a forced replay with the golden trace, step by step, in one pass over each array."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from harness.judge import bounds
+
+
+class Miss(NamedTuple):
+    """One thing found wrong. ``step`` and ``row`` (corpus index) are None where the check has none."""
+
+    tensor: str
+    metric: str
+    value: float
+    bound: float
+    floor: float
+    step: Optional[int]
+    row: Optional[int]
+    message: str
+
+
+class Series:
+    """The gaps of one tensor over the trace, against its floor.
+
+    ``golden``: [n, ...] float64 and ``floor``: [n] in one order (trace order or source order); ``where``: [n, 2] of
+    corpus row and step (or source position). ``gap[i]`` is NaN until entry i has been compared.
+    """
+
+    def __init__(
+        self, name: str, golden: np.ndarray, floor: np.ndarray, where: np.ndarray, unit: str, limit: bounds.Bound
+    ) -> None:
+        self.name = name
+        self.golden = golden
+        self.floor = floor
+        self.where = where
+        self.limit = limit
+        self.unit = unit
+        self.gap = np.full(len(floor), np.nan)
+        self.compared = 0
+        self.misses: List[Miss] = []
+
+    def add(self, start: int, values: np.ndarray) -> None:
+        """Compare ``values`` [m, ...] with the m golden entries from ``start`` on."""
+        stop = start + len(values)
+        golden = self.golden[start:stop]
+        if values.shape != golden.shape:
+            self._miss(start, "shape", np.inf, f"shape {list(values.shape)}, expected {list(golden.shape)}")
+            return
+        gap = np.abs(values - golden).reshape(len(values), -1).max(axis=1)
+        if not np.isfinite(gap).all():
+            gap = careful_gap(values, golden)
+        self.gap[start:stop] = gap
+        self.compared += values.size
+        if not self.misses and (gap > self.limit.tail).any():
+            first = int(np.argmax(gap > self.limit.tail))
+            self._miss(start + first, "tail", float(gap[first]), describe(values[first], golden[first]))
+
+    def _miss(self, index: int, metric: str, value: float, message: str) -> None:
+        row, step = (int(number) for number in self.where[index])
+        self.misses.append(
+            Miss(
+                self.name,
+                metric,
+                value,
+                self.limit.tail,
+                self.limit.floor,
+                step,
+                row,
+                f"{self.name} at {self.unit} {step}: {message}",
+            )
+        )
+
+    def stopped(self, index: int, message: str) -> None:
+        """Say that the replay ended before entry ``index`` could be compared."""
+        self._miss(index, "steps", np.inf, message)
+
+    def judge(self) -> Tuple[List[Miss], Dict[str, Any]]:
+        """What is wrong, and the statistics: largest gap, bulk, floor, bound, entries compared."""
+        done = ~np.isnan(self.gap)
+        gaps, floors = self.gap[done], self.floor[done]
+        stats: Dict[str, Any] = {
+            "tail": float(gaps.max()) if gaps.size else None,
+            "tail_bound": self.limit.tail,
+            "floor": self.limit.floor,
+            "bulk": None,
+            "bulk_bound": bounds.BULK,
+            "entries": int(gaps.size),
+        }
+        misses = list(self.misses)
+        if gaps.size < bounds.BULK_STEPS:
+            stats["note"] = f"{gaps.size} {self.unit}s are too few for a bulk ({bounds.BULK_STEPS})"
+        else:
+            stats["bulk"] = bounds.bulk(gaps, floors, self.limit.ulp)
+            if stats["bulk"] > bounds.BULK:
+                misses.append(self._bulk_miss(stats["bulk"]))
+        if not done.all() and not misses:
+            missing = int(np.argmin(done))
+            self._miss(missing, "steps", np.inf, f"{int((~done).sum())} of {len(done)} entries were never compared")
+            misses = list(self.misses)
+        return misses, stats
+
+    def _bulk_miss(self, value: float) -> Miss:
+        ratio = np.nan_to_num(self.gap / np.maximum(self.floor, self.limit.ulp / 2))
+        over = np.flatnonzero(ratio > bounds.BULK)
+        row, step = (int(number) for number in self.where[over[np.argmin(self.where[over, 1])]])
+        return Miss(
+            self.name, "bulk", value, bounds.BULK, 1.0, step, row,
+            f"{self.name}: the median {self.unit} stands {value:.3g} times as far from float64 as PyTorch does "
+            f"(limit {bounds.BULK:g}): a small bias everywhere, first at {self.unit} {step}",
+        )  # fmt: skip
+
+
+def careful_gap(values: np.ndarray, golden: np.ndarray) -> np.ndarray:
+    """[m] gaps where something is not finite: equal infinities match, anything else is infinitely far."""
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(values - golden)
+    gap[values == golden] = 0
+    gap[~np.isfinite(gap)] = np.inf
+    return np.asarray(gap.reshape(len(values), -1).max(axis=1))
+
+
+def describe(values: np.ndarray, golden: np.ndarray) -> str:
+    """What is wrong with one entry, read only when it is: degenerate output, or the worst element."""
+    if np.isnan(values).any():
+        return f"{int(np.isnan(values).sum())} of {values.size} values are NaN"
+    if not values.any():
+        return "every value is zero"
+    if values.size > 1 and values.min() == values.max():
+        return f"every value is {values.flat[0]:.6g}"
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(values - golden)
+    gap[values == golden] = 0
+    worst = int(np.nan_to_num(gap, nan=np.inf).argmax())
+    place = ",".join(str(int(axis)) for axis in np.unravel_index(worst, values.shape))
+    return f"[{place}] is {values.flat[worst]:.7g}, PyTorch has {golden.flat[worst]:.7g}"
+
+
+def shape_problem(name: str, array: np.ndarray, dtype: str, shape: Tuple[int, ...]) -> Optional[str]:
+    """Why an output is not what was declared: dtype, rank, then size. None when it is."""
+    if array.dtype.name != dtype:
+        return f"{name} is {array.dtype.name}, expected {dtype}"
+    if array.ndim != len(shape):
+        return f"{name} has rank {array.ndim} {list(array.shape)}, expected {len(shape)} {list(shape)}"
+    if array.shape != shape:
+        return f"{name} has shape {list(array.shape)}, expected {list(shape)}"
+    return None

@@ -1,0 +1,61 @@
+"""The words of a verdict and their truth table: stage × kind → status, status → what pytest, cell and matrix say."""
+
+from typing import Dict, Iterable, List, NamedTuple, Tuple
+
+STAGES = ("probe", "parse", "build", "load", "run", "compare")
+
+CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "cost")
+
+
+class Word(NamedTuple):
+    """What one status means outside: pytest's outcome (pass, fail, skip, xfail), matrix symbol, and the words."""
+
+    outcome: str
+    symbol: str
+    meaning: str
+
+
+STATUSES: Dict[str, Word] = {
+    # worst first: a cell is its worst row
+    "ERROR": Word("fail", "❗", "harness or environment fault"),
+    "CRASH": Word("fail", "💥", "crashed"),
+    "TIMEOUT": Word("fail", "⏱", "timed out"),
+    "FAIL": Word("fail", "❌", "wrong as shipped"),
+    "FLAKY": Word("fail", "🎲", "attempts differ"),
+    "UNVERIFIED": Word("fail", "❓", "placement or precision unproven"),
+    "UNSUPPORTED": Word("skip", "🚫", "refused"),
+    "PASS": Word("pass", "✅", "pass"),
+    "ABSENT": Word("skip", "⬜", "not run here"),
+    # the verdict on an expectation; the row keeps the status underneath in detail["expected"]
+    "XFAIL": Word("xfail", "❌", "expected failure"),
+    "XPASS": Word("fail", "✅", "expected to fail, passed"),
+}
+MISSING = Word("skip", "·", "no row")
+SEVERITY: List[str] = [status for status in STATUSES if status not in ("XFAIL", "XPASS")]
+
+
+def of_refusal(stage: str, kind: str) -> str:
+    """Status of a StageError. A clear refusal before the run is UNSUPPORTED; once it runs, refusing is failing."""
+    if stage == "run":
+        return "FAIL"
+    return "ERROR" if kind == "other" else "UNSUPPORTED"
+
+
+def of_row(compared: int, problems: int) -> str:
+    """Status of an answered check: nothing compared is an ERROR, whatever else is said."""
+    if problems:
+        return "FAIL"
+    return "PASS" if compared > 0 else "ERROR"
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """A cell's status from those of its rows; MISSING when there is none."""
+    found = set(statuses)
+    return next((status for status in SEVERITY if status in found), "MISSING")
+
+
+def exit_code(statuses: Iterable[Tuple[str, int]]) -> int:
+    """Of (status, compared) pairs: 0 when nothing fails and something was compared, else 1."""
+    rows = list(statuses)
+    failed = any(STATUSES[status].outcome == "fail" for status, _ in rows)
+    return int(failed or not any(compared for _, compared in rows))

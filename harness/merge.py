@@ -1,0 +1,50 @@
+"""Rows of many boxes, completed: what a box without pytest could not answer (artifact, text) is answered here."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.bundle import Bundle
+from harness.rows import Row, read_all
+
+
+def complete(places: Iterable[Path], bundle_path: Path) -> list[Row]:
+    """Every row of the files and folders, with the artifact and text rows that are missing where the bundle is at hand.
+
+    Raises RowsError when there is no row, or a file cannot be read.
+    """
+    found = read_all(places)
+    rows = [row for _, row in found]
+    answered = {(row.run, row.cell, row.check) for row in rows}
+    lacking = [
+        (folder, row) for folder, row in found if row.check == "tokens" and (row.run, row.cell, "text") not in answered
+    ]
+    if lacking:
+        rows += _answers(lacking, bundle_path, answered)
+    return rows
+
+
+def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[tuple[str, str, str]]) -> list[Row]:
+    from harness import preflight
+    from harness.text import Scorer, complete
+
+    bundle = Bundle(str(bundle_path))
+    scorer = Scorer(bundle)
+    graphs = {(graph.exporter, graph.layout, graph.opset): graph for graph in bundle.graphs}
+    made = []
+    for folder, tokens in lacking:
+        if tokens.bundle != bundle.short or not tokens.compared:
+            continue
+        made.append(_like(tokens, complete(scorer, tokens, str(folder))))
+        if (tokens.run, tokens.cell, "artifact") not in answered:
+            made.append(
+                _like(tokens, preflight.check(bundle, graphs[tokens.exporter, tokens.layout, tokens.opset or 0]))
+            )
+    return made
+
+
+def _like(pattern: Row, row: Row) -> Row:
+    """A row of the same cell, run and time."""
+    for name in ("backend", "runtime", "version", "device", "bundle", "exporter", "layout", "precision", "opset",
+                 "cell", "run", "time", "box", "command"):  # fmt: skip
+        setattr(row, name, getattr(pattern, name))
+    return row

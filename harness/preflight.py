@@ -1,0 +1,86 @@
+"""The artifact check: on the host, before any backend, every part of a graph is what the manifest says it is."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+
+from backends.contract import Part, Port
+from harness.bundle import PLAIN_NAME, Bundle, Graph
+from harness.judge import verdict
+from harness.rows import Row
+
+PORTABLE = ("", "ai.onnx")
+
+
+def check(bundle: Bundle, graph: Graph) -> Row:
+    """The artifact row of one graph. ``compared`` counts the statements checked: ports, versions, files, id ranges."""
+    row = Row("artifact", "PASS", metric="problems", bound=0.0)
+    problems: list[str] = []
+    for part in graph.parts:
+        try:
+            model = onnx.load(part.path, load_external_data=False)
+        except Exception as error:  # noqa: BLE001 - protobuf and onnx raise classes of their own
+            problems.append(f"{os.path.basename(part.path)} is not a readable ONNX file ({error})")
+            continue
+        statements = list(_statements(bundle, graph, part, model))
+        row.compared += len(statements)
+        problems += [f"{part.name}: {problem}" for problem in statements if problem]
+    for name in ("source_ids", "tokens"):
+        ids = bundle.array(name)
+        row.compared += ids.size
+        outside = np.flatnonzero((ids < 0) | (ids >= bundle.dims.vocab))
+        if outside.size:
+            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {bundle.dims.vocab}")
+    row.value = float(len(problems))
+    row.status = verdict.of_row(row.compared, len(problems))
+    row.message = problems[0] if problems else ""
+    row.detail = {"problems": problems[:20]} if problems else {}
+    return row
+
+
+def _statements(bundle: Bundle, graph: Graph, part: Part, model: Any) -> Iterator[str]:
+    """One entry a statement checked: empty when it holds, else what is wrong."""
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    found = opsets.get("", opsets.get("ai.onnx"))
+    yield "" if found == graph.opset else f"opset {found}, the manifest says {graph.opset}"
+    yield "" if model.ir_version == graph.ir else f"IR version {model.ir_version}, the manifest says {graph.ir}"
+    used = {node.domain for node in model.graph.node} | set(opsets)
+    for domain in sorted(used - set(PORTABLE)):
+        yield f"uses operators of the domain {domain!r}, which is not portable"
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in stored]
+    for word, values, ports in (("input", inputs, part.inputs), ("output", model.graph.output, part.outputs)):
+        yield from _ports(word, values, ports)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield _external(bundle, tensor)
+
+
+def _ports(word: str, values: Any, ports: "tuple[Port, ...]") -> Iterator[str]:
+    graph_names, manifest_names = [value.name for value in values], [port.name for port in ports]
+    if graph_names != manifest_names:
+        wrong = sorted(set(graph_names) ^ set(manifest_names)) or graph_names
+        yield f"{word}s differ from the manifest's: {', '.join(wrong)}"
+        return
+    for value, port in zip(values, ports, strict=True):
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        yield "" if dtype == port.dtype else f"{port.name} is {dtype}, the manifest says {port.dtype}"
+        rank = len(tensor.shape.dim)
+        yield "" if rank == len(port.shape) else f"{port.name} has rank {rank}, the manifest says {len(port.shape)}"
+
+
+def _external(bundle: Bundle, tensor: Any) -> str:
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    name = told.get("location", "")
+    if not PLAIN_NAME.match(name) or name not in bundle.files:
+        return f"{tensor.name}: external data {name!r} is not a file of this bundle"
+    place = os.path.join(bundle.path, name)
+    if os.path.islink(place) or not os.path.isfile(place):
+        return f"{tensor.name}: external data {name} is not a plain file beside its graph"
+    end = int(told.get("offset", 0)) + int(told.get("length", 0))
+    size = os.path.getsize(place)
+    return "" if end <= size else f"{tensor.name}: external data {name} has {size} bytes, {end} are asked for"

@@ -1,0 +1,94 @@
+"""Replay without pytest, on a box whose only Python is old.
+
+``python3 -m harness.replay BUNDLE --backend NAME --results DIR`` writes the numeric rows; the text check and the matrix
+are made where the rows are merged (``conform matrix``).
+"""
+
+import argparse
+import os
+import sys
+from typing import List, Tuple
+
+from backends.contract import Absent
+from harness.bundle import Bundle, BundleError
+from harness.judge import verdict
+from harness.replay import select, worker
+from harness.replay.cell import NUMERIC, identify
+from harness.replay.trace import Golden
+from harness.rows import Row, Writer
+
+EXAMPLE = (
+    "example: python3 -m harness.replay corpora/tiny-marian-en-zh.bundle --backend ort --opset 12-17 --results results"
+)
+
+
+def span(text: str) -> "range":
+    """``14`` or ``12-17``."""
+    low, _, high = text.partition("-")
+    try:
+        return range(int(low), int(high or low) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an opset or a range such as 12-17") from None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python3 -m harness.replay", description=__doc__.split("\n")[0], epilog=EXAMPLE)
+    parser.add_argument("bundle", help="folder made by `conform record`")
+    parser.add_argument("--backend", default="ort", help="NAME[@VERSION][:PROVIDER] or module:Class (default: ort)")
+    parser.add_argument("--results", default="results", help="folder that the rows file is added to (default: results)")
+    parser.add_argument(
+        "--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)"
+    )
+    parser.add_argument("--layout", help="split or unified (default: both)")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    try:
+        selector = select.parse(options.backend)
+        if options.serve:
+            return worker.serve(options.bundle, selector)
+        return run(options, selector)
+    except (BundleError, select.UnknownBackend) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace, selector: select.Selector) -> int:
+    """Replay every chosen cell in this process; 0 when all pass, 1 when not, 2 when there is nothing to run."""
+    bundle = Bundle(options.bundle)
+    chosen = [
+        graph for graph in bundle.graphs if graph.opset in options.opset and options.layout in (None, graph.layout)
+    ]
+    if not chosen:
+        print("error: no graph of this bundle has that opset and layout", file=sys.stderr)
+        return 2
+    try:
+        backend = select.load(selector)
+        probe = backend.probe()
+    except Absent as absent:
+        print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)
+        return 2
+    writer = Writer(options.results)
+    again = f"python3 -m harness.replay {options.bundle} --backend {selector.text}"
+    outcomes: List[Tuple[str, int]] = []
+    golden = Golden(bundle, probe.precision)
+
+    def emit(row: Row) -> None:
+        identify(row, bundle, graph, selector.name, probe)
+        row.command = f"{again} --opset {graph.opset} --layout {graph.layout}"
+        writer.write(row)
+        outcomes.append((row.status, row.compared))
+        if row.status != "PASS":
+            print(f"  {row.check}: {row.status} {row.message}")
+
+    for number, graph in enumerate(chosen, 1):
+        print(f"[{number}/{len(chosen)}] {selector.name}@{probe.version} {graph.id}", flush=True)
+        series = os.path.join(writer.series, graph.id.replace("/", "_") + ".npz")
+        request = {"graph": graph.id, "checks": list(NUMERIC), "series": series, "options": {}}
+        worker.answer(backend, probe, golden, request, emit, lambda: None)
+    writer.close()
+    print(f"{len(outcomes)} rows in {writer.path}; merge and view them with `conform matrix {options.results}`")
+    return verdict.exit_code(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

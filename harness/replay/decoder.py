@@ -1,0 +1,106 @@
+"""The one decode loop: it feeds what the parts declare and keeps the cache that the runtime gave it.
+
+Forced replays, free replays, the cost measurement and the witness at record time all run through here.
+"""
+
+from typing import Dict, Mapping
+
+import numpy as np
+
+from backends.contract import Part, Program
+from harness.bundle import Dims, Graph, kv_of
+
+
+class ContractError(Exception):
+    """The harness was about to feed what the part does not declare. A runtime might accept it silently."""
+
+
+class Stopped(Exception):
+    """The decode cannot go on, because the runtime did not give the tensor that the next step needs."""
+
+    def __init__(self, tensor: str, message: str) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+
+
+def check_feeds(part: Part, feeds: Mapping[str, np.ndarray]) -> None:
+    """Raise ContractError unless names, dtypes, ranks and fixed sizes are those that the part declares.
+
+    Cache tensors are the runtime's own output: there a difference is its fault and raises Stopped. Their sizes are
+    left to the kv_shape check, so that a cache in another layout can still show whether it decodes.
+    """
+    declared = {port.name: port for port in part.inputs}
+    if set(feeds) != set(declared):
+        wrong = sorted(set(feeds) ^ set(declared))
+        raise ContractError(f"{part.name}: feeds and declared inputs differ in {', '.join(wrong)}")
+    for name, array in feeds.items():
+        port = declared[name]
+        cache = kv_of(name) is not None
+        if array.dtype.name != port.dtype:
+            problem = f"is {array.dtype.name}, the graph declares {port.dtype}"
+        elif array.ndim != len(port.shape):
+            problem = f"has rank {array.ndim}, the graph declares {len(port.shape)}"
+        elif not cache and any(isinstance(dim, int) and dim != size for dim, size in zip(port.shape, array.shape)):
+            problem = f"has shape {list(array.shape)}, the graph declares {list(port.shape)}"
+        else:
+            continue
+        if cache:
+            raise Stopped(name, f"{part.name}: {name}, which the runtime gave, {problem}")
+        raise ContractError(f"{part.name}: {name} {problem}")
+
+
+class Decoder:
+    """Decodes one batch after another on compiled parts. ``programs`` maps a part's name to its program."""
+
+    def __init__(self, programs: Mapping[str, Program], graph: Graph, dims: Dims) -> None:
+        self.programs = programs
+        self.graph = graph
+        self.dims = dims
+        self.position = 0
+        self._held: Dict[str, np.ndarray] = {}
+
+    def part(self) -> Part:
+        """The part that the next step runs."""
+        return self.graph.part("first" if self.graph.layout == "split" and self.position == 0 else "step")
+
+    def encode(self, ids: np.ndarray, mask: np.ndarray) -> Dict[str, np.ndarray]:
+        """Start a batch. ``ids``, ``mask``: [batch, source] int64. Returns the encoder part's outputs by name."""
+        part = self.graph.part("encoder")
+        outputs = self._run(part, {"input_ids": ids, "attention_mask": mask})
+        if "last_hidden_state" not in outputs:
+            raise Stopped("last_hidden_state", "the encoder gave no last_hidden_state")
+        self.position = 0
+        self._held = {"encoder_hidden_states": outputs["last_hidden_state"], "encoder_attention_mask": mask}
+        for port in self.graph.part("step").inputs:
+            cache = kv_of(port.name)
+            if cache and not cache.cross and self.graph.layout == "unified":
+                shape = (len(ids), self.dims.heads, 0, self.dims.head_dim)
+                self._held[port.name] = np.zeros(shape, port.dtype)
+        self._keep(outputs)
+        return outputs
+
+    def step(self, tokens: np.ndarray) -> Dict[str, np.ndarray]:
+        """Decode one token a row. ``tokens``: [batch] int64. Returns the part's outputs by name; the cache moves on."""
+        part = self.part()
+        outputs = self._run(part, {**self._held, "input_ids": tokens[:, None]})
+        self._keep(outputs)
+        self.position += 1
+        return outputs
+
+    def cache(self) -> Dict[str, np.ndarray]:
+        """The cache that the next step will be fed, by input name."""
+        return {name: array for name, array in self._held.items() if kv_of(name)}
+
+    def _run(self, part: Part, known: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        feeds = {}
+        for port in part.inputs:
+            if port.name not in known:
+                raise Stopped(port.name, f"{part.name} needs {port.name}, which no earlier part gave")
+            feeds[port.name] = known[port.name]
+        check_feeds(part, feeds)
+        return self.programs[part.name].run(feeds)
+
+    def _keep(self, outputs: Mapping[str, np.ndarray]) -> None:
+        for name, array in outputs.items():
+            if kv_of(name):
+                self._held[name.replace("present.", "past_key_values.", 1)] = array

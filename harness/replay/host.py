@@ -1,0 +1,204 @@
+"""The host's side of isolation: one worker process a backend, whose death, hang or hunger becomes rows."""
+
+import json
+import os
+import select as io_select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from backends.contract import Probe
+from harness.replay import select
+from harness.rows import Row, from_dict
+
+TICK = 0.2
+TAIL = 2000
+
+
+@dataclass
+class Limits:
+    """``silence``: seconds without a sign of life before a worker counts as hung; ``memory``: bytes, 0 for none."""
+
+    silence: float = 120.0
+    memory: int = 0
+
+
+@dataclass
+class Found:
+    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set."""
+
+    probe: Optional[Probe] = None
+    absent: Optional[Dict[str, str]] = None
+    failure: Optional[Row] = None
+
+
+class Died(Exception):
+    """The worker is gone. Carries the row fields that say how."""
+
+    def __init__(self, status: str, kind: str, message: str, log: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message, self.log = status, kind, message, log
+
+
+class Worker:
+    """Runs one backend in a process of its own. ``python`` is the interpreter that has the runtime."""
+
+    def __init__(self, bundle: str, selector: select.Selector, limits: Limits, python: Optional[str] = None) -> None:
+        self.bundle = bundle
+        self.selector = selector
+        self.limits = limits
+        self.python = python or sys.executable
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._buffer = b""
+        self._log: Any = None
+        self._found: Optional[Found] = None
+
+    def start(self) -> None:
+        """Start the process without waiting for it, so that imports overlap with the host's own work."""
+        if self._process is not None:
+            return
+        paths = [select.ROOT] + ([self.selector.folder] if self.selector.folder else [])
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
+        command = [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def probe(self) -> Found:
+        """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered."""
+        if self._found is None:
+            self._found = self._greet()
+        return self._found
+
+    def _greet(self) -> Found:
+        try:
+            self.start()
+            said = self._read()
+        except Died as died:
+            self.stop()
+            return Found(failure=Row("artifact", died.status, "probe", died.kind, message=died.message,
+                                     detail={"said": died.log}))  # fmt: skip
+        except OSError as error:
+            return Found(failure=Row("artifact", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+        if "absent" in said:
+            self.stop()
+            return Found(absent=said["absent"])
+        if "probe" in said:
+            return Found(probe=Probe(**said["probe"]))
+        log = self._tail()
+        self.stop()
+        return Found(
+            failure=Row("artifact", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
+        )
+
+    def replay(self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any]) -> Iterator[Row]:
+        """The rows of one cell as they come. When the worker dies, the checks not yet answered say how; the next call
+        starts a new one."""
+        left: List[str] = list(checks)
+        try:
+            if self._process is None:
+                self.start()
+                self._read()
+            self._send({"graph": graph, "checks": left, "series": series, "options": options})
+            while True:
+                said = self._read()
+                if "done" in said:
+                    return
+                if "row" in said:
+                    row = from_dict(said["row"])
+                    left.remove(row.check)
+                    yield row
+        except Died as died:
+            self.stop()
+            for check in left:
+                yield Row(check, died.status, "run", died.kind, message=died.message, detail={"said": died.log})
+
+    def _send(self, request: Dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._died() from error
+
+    def _read(self) -> Dict[str, Any]:
+        """The next answer that is not a bare beat. Raises Died."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        stream = self._process.stdout.fileno()
+        heard = time.monotonic()
+        while True:
+            line, newline, rest = self._buffer.partition(b"\n")
+            if newline:
+                self._buffer = rest
+                said: Dict[str, Any] = json.loads(line)
+                if "beat" in said:
+                    continue
+                return said
+            if io_select.select([stream], [], [], TICK)[0]:
+                block = os.read(stream, 1 << 16)
+                if not block:
+                    raise self._died()
+                self._buffer += block
+                heard = time.monotonic()
+            if time.monotonic() - heard > self.limits.silence:
+                raise Died("TIMEOUT", "hang", f"no sign of life for {self.limits.silence:g} s", self._tail())
+            used = resident(self._process.pid)
+            if self.limits.memory and used > self.limits.memory:
+                message = f"uses {used / 2**30:.2f} GiB, the limit is {self.limits.memory / 2**30:.2f} GiB"
+                raise Died("ERROR", "memory", message, self._tail())
+
+    def _died(self) -> Died:
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return Died("CRASH", "wire", "closed its output and went on", self._tail())
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+            return Died("CRASH", "signal", f"died of signal {-code} ({name})", self._tail())
+        return Died("CRASH", "exit", f"ended with exit code {code}", self._tail())
+
+    def _tail(self) -> str:
+        """The end of what the worker printed."""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - TAIL))
+        text: str = self._log.read().decode("utf-8", "replace")
+        return text
+
+    def stop(self) -> None:
+        """End the worker and everything it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+        try:
+            # A worker that is not hung ends with its input; a killed one could lose a runtime's own clean-up.
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        self._log.close()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

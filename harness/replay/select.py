@@ -1,0 +1,73 @@
+"""Selectors: ``NAME[@VERSION][:PROVIDER]`` when NAME is a file in ``backends/``, else ``module:Class``."""
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from typing import List, NamedTuple, Optional
+
+from backends.contract import Backend
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+NOT_ADAPTERS = ("__init__", "contract")
+FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:@(?P<version>[\w.]+))?(?::(?P<provider>\w+))?\Z")
+
+
+class UnknownBackend(Exception):
+    """No such adapter: one line with the names that exist."""
+
+
+class Selector(NamedTuple):
+    """``module`` and ``attribute`` say what to import; ``folder`` is put on the worker's path for ``module:Class``."""
+
+    text: str
+    name: str
+    module: str
+    attribute: str
+    version: Optional[str] = None
+    provider: Optional[str] = None
+    folder: Optional[str] = None
+
+
+def names() -> List[str]:
+    """The adapters of this checkout: the stems of the files in ``backends/``."""
+    stems = (os.path.splitext(entry) for entry in sorted(os.listdir(os.path.join(ROOT, "backends"))))
+    return [stem for stem, ending in stems if ending == ".py" and stem not in NOT_ADAPTERS]
+
+
+def parse(text: str) -> Selector:
+    """Raises UnknownBackend, with the nearest names, for what is neither form."""
+    found = FORM.match(text)
+    if found and found["name"] in names():
+        shown = found["name"] + (f":{found['provider']}" if found["provider"] else "")
+        return Selector(text, shown, f"backends.{found['name']}", "Backend", found["version"], found["provider"])
+    module, colon, attribute = text.partition(":")
+    if colon and module and attribute.isidentifier():
+        folder = _folder(module)
+        if folder is None:
+            raise UnknownBackend(
+                f"--backend={text}: there is no backend {module!r} ({', '.join(names())}) and no module of that name "
+                f"in {os.getcwd()} or on PYTHONPATH"
+            )
+        return Selector(text, text, module, attribute, folder=folder)
+    near = difflib.get_close_matches(re.split("[@:]", text)[0], names(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UnknownBackend(f"--backend={text}: unknown backend; {hint}known: {', '.join(names())}, or module:Class")
+
+
+def _folder(module: str) -> Optional[str]:
+    """The folder from which ``import module`` works; found without importing anything."""
+    stem = os.path.join(*module.split("."))
+    for folder in [os.getcwd(), ROOT, *sys.path]:
+        if os.path.isfile(os.path.join(folder, stem + ".py")) or os.path.isdir(os.path.join(folder, stem)):
+            return os.path.abspath(folder)
+    return None
+
+
+def load(selector: Selector) -> Backend:
+    """Import and construct the adapter; whatever that raises is the caller's to report."""
+    backend = getattr(importlib.import_module(selector.module), selector.attribute)(selector.provider)
+    if not isinstance(backend, Backend):
+        raise TypeError(f"{selector.text} is not a backends.contract.Backend")
+    return backend

@@ -1,0 +1,253 @@
+"""The judge of one cell's forced replay: it sees each output once, as it comes, and answers four checks at the end."""
+
+import time
+from collections import OrderedDict
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from backends.contract import Part
+from harness.bundle import Batch, Bundle, Graph, Trace, kv_of
+from harness.judge import bounds, verdict
+from harness.judge.compare import Miss, Series, careful_gap, shape_problem
+from harness.rows import Row
+
+CHECKS = ("encoder", "logits", "kv_shape", "kv_values")
+
+
+class Golden:
+    """The golden side of every compared tensor, with its bound: worked out once a worker, not once a cell."""
+
+    def __init__(self, bundle: Bundle, precision: str) -> None:
+        self.bundle = bundle
+        self.batches = bundle.batches("forced")
+        self.steps = np.array([at for batch in self.batches for at in _trace_order(batch)], np.int64).reshape(-1, 2)
+        self.places = np.array([at for batch in self.batches for at in _source_order(batch)], np.int64).reshape(-1, 2)
+        self.tensors: "OrderedDict[str, Tuple[np.ndarray, np.ndarray, bounds.Bound]]" = OrderedDict()
+        sides = [(layer, side) for layer in range(bundle.dims.layers) for side in (0, 1)]
+        self._add("last_hidden_state", "encoder", (), precision)
+        for layer, side in sides:
+            self._add(f"present.{layer}.encoder.{'value' if side else 'key'}", "cross", (layer, side), precision)
+        self._add("logits", "logits", (), precision)
+        for layer, side in sides:
+            self._add(f"present.{layer}.decoder.{'value' if side else 'key'}", "self", (layer, side), precision)
+
+    def _add(self, name: str, output: str, index: Tuple[int, ...], precision: str) -> None:
+        golden = self.bundle.array(f"trace_{output}")[index]
+        floor = self.bundle.floor(precision, output)[index]
+        peak = max((float(np.abs(golden[at : at + 64]).max()) for at in range(0, len(golden), 64)), default=0.0)
+        self.tensors[name] = (golden, floor, bounds.bound(floor, peak, precision))
+
+    def series(self) -> "OrderedDict[str, Series]":
+        """Fresh series for one cell."""
+        return OrderedDict(
+            (name, Series(name, golden, floor, *self._order(name), limit))
+            for name, (golden, floor, limit) in self.tensors.items()
+        )
+
+    def _order(self, name: str) -> Tuple[np.ndarray, str]:
+        kind = kv_of(name)
+        by_source = name == "last_hidden_state" or (kind is not None and kind.cross)
+        return (self.places, "source position") if by_source else (self.steps, "step")
+
+    def check_of(self, name: str) -> str:
+        if self._order(name)[0] is self.places:
+            return "encoder"
+        return "logits" if name == "logits" else "kv_values"
+
+
+class TraceJudge:
+    """Give it each output of one cell's forced replay; then ask for its rows."""
+
+    def __init__(self, golden: Golden, graph: Graph) -> None:
+        self.golden = golden
+        self.dims = golden.bundle.dims
+        self.graph = graph
+        self.series = golden.series()
+        self.seconds = 0.0
+        self.shapes = 0
+        self.shape_misses: List[Miss] = []
+        self.history_misses: List[Miss] = []
+        self.history = 0
+        self._swapped: Set[str] = set()
+
+    def encoder(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
+        """Judge the encoder part's outputs; padding is left out."""
+        began = time.perf_counter()
+        self._check_shapes(batch, None, self.graph.part("encoder"), outputs)
+        self._compare_source(batch, outputs)
+        self.seconds += time.perf_counter() - began
+
+    def step(
+        self, batch: Batch, step: int, part: Part, past: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> None:
+        """Judge one step. ``past``: the cache that was fed, by input name.
+
+        The new cache entry is compared with the golden. Of the older ones, the first and the last are held against what
+        was fed, and all of them against the golden whenever the length is a power of two and when a row ends.
+        """
+        began = time.perf_counter()
+        assert batch.trace is not None
+        active, start = batch.trace.active(step), int(batch.trace.starts()[step])
+        self._check_shapes(batch, step, part, outputs)
+        ends = batch.trace.active(step + 1) < active
+        for name, array in outputs.items():
+            kind = kv_of(name)
+            if name == "logits" and array.ndim == 3 and array.shape[1]:
+                self.series[name].add(start, array[:active, -1])
+            elif kind and kind.cross:
+                self._cross(batch, step, name, array, past)
+            elif kind and name in self.series and array.ndim == 4:
+                if name in self._swapped:
+                    array = array.transpose(0, 2, 1, 3)
+                if array.shape[2] <= step:
+                    continue
+                self.series[name].add(start, array[:active, :, step])
+                fed = past.get(name.replace("present.", "past_key_values.", 1))
+                full = ends or (step + 1) & step == 0
+                if step and (full or fed is None or _ends_moved(fed, array, active, step, name in self._swapped)):
+                    self._check_history(batch.trace, active, step, name, array)
+        self.seconds += time.perf_counter() - began
+
+    def stopped(self, batch: Batch, step: int, check: str, message: str) -> None:
+        """The replay of this batch ended before ``step`` (-1: in the encoder) could be compared."""
+        assert batch.trace is not None
+        for name, series in self.series.items():
+            by_source = self.golden.check_of(name) == "encoder"
+            if by_source and step < 0:
+                series.stopped(batch.source_start, message)
+            elif not by_source:
+                series.stopped(int(batch.trace.starts()[max(step, 0)]), message)
+        if check == "kv_shape":
+            self._miss_shape(check, max(step, 0), batch.rows[0], message)
+
+    def _cross(self, batch: Batch, step: int, name: str, array: np.ndarray, past: Mapping[str, np.ndarray]) -> None:
+        fed = past.get(name.replace("present.", "past_key_values.", 1))
+        if fed is None:  # split layout: the first step makes them
+            self._compare_source(batch, {name: array})
+            return
+        self.history += array.size
+        if not np.array_equal(fed, array):
+            message = f"{name} at step {step}: the cross-attention cache is not the one that was fed"
+            self.history_misses.append(Miss(name, "constant", np.inf, 0.0, 0.0, step, batch.rows[0], message))
+
+    def _compare_source(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
+        start = batch.source_start
+        for index in range(len(batch.rows)):
+            length = int(batch.mask[index].sum())
+            for name, array in outputs.items():
+                if name in self.series and array.ndim in (3, 4) and len(array) > index:
+                    row = array[index].transpose(1, 0, 2) if array.ndim == 4 else array[index]
+                    self.series[name].add(start, row[:length])
+            start += length
+
+    def _check_history(self, trace: Trace, active: int, step: int, name: str, array: np.ndarray) -> None:
+        series, starts = self.series[name], trace.starts()[:step]
+        for index in range(active):
+            values, golden = array[index, :, :step].transpose(1, 0, 2), series.golden[starts + index]
+            if values.shape != golden.shape:
+                return
+            gaps = careful_gap(values, golden)
+            self.history += values.size
+            if (gaps > series.limit.tail).any() and not any(miss.tensor == name for miss in self.history_misses):
+                place = int(np.argmax(gaps > series.limit.tail))
+                row = int(series.where[starts[place] + index][0])
+                message = f"{name} at step {step}: the entry written at step {place} has changed since"
+                self.history_misses.append(
+                    Miss(name, "history", float(gaps.max()), series.limit.tail, series.limit.floor, step, row, message)
+                )
+
+    def _check_shapes(self, batch: Batch, step: Optional[int], part: Part, outputs: Mapping[str, np.ndarray]) -> None:
+        declared = {port.name: port.dtype for port in part.outputs}
+        for name in sorted(set(declared) ^ set(outputs)):
+            word = "is missing" if name in declared else "is not declared"
+            self._miss_shape(name, step, batch.rows[0], f"{part.name} output {name} {word}")
+        for name in declared:
+            if name not in outputs:
+                continue
+            self.shapes += 1
+            expected = self._shape(name, len(batch.ids), batch.ids.shape[1], step)
+            problem = shape_problem(name, outputs[name], declared[name], expected)
+            if problem:
+                where = "" if step is None else f" at step {step}"
+                swapped = expected[:1] + expected[2:0:-1] + expected[3:]
+                if outputs[name].shape == swapped and kv_of(name):
+                    self._swapped.add(name)
+                    problem += ": laid out batch, length, heads, head_dim"
+                self._miss_shape(name, step, batch.rows[0], problem + where)
+
+    def _shape(self, name: str, batch: int, source: int, step: Optional[int]) -> Tuple[int, ...]:
+        kind = kv_of(name)
+        if kind:
+            length = source if kind.cross else (step or 0) + 1
+            return batch, self.dims.heads, length, self.dims.head_dim
+        return (batch, 1, self.dims.vocab) if name == "logits" else (batch, source, self.dims.d_model)
+
+    def _miss_shape(self, name: str, step: Optional[int], row: int, message: str) -> None:
+        if not any(miss.tensor == name for miss in self.shape_misses):
+            self.shape_misses.append(Miss(name, "shape", np.inf, 0.0, 0.0, step, row, message))
+
+    def rows(self) -> Iterator[Row]:
+        """One row for each of CHECKS."""
+        judged = {name: series.judge() for name, series in self.series.items()}
+        for check in CHECKS:
+            if check == "kv_shape":
+                yield self._row(check, self.shape_misses, self.shapes, {"unit": "shapes"})
+                continue
+            names = [name for name in self.series if self.golden.check_of(name) == check]
+            misses = [miss for name in names for miss in judged[name][0]]
+            compared = sum(self.series[name].compared for name in names)
+            if check == "kv_values":
+                misses += self.history_misses
+                compared += self.history
+            row = self._row(check, misses, compared, {"tensors": {name: judged[name][1] for name in names}})
+            if not misses:
+                _say_nearest(row, row.detail["tensors"])
+            yield row
+
+    def _row(self, check: str, misses: Sequence[Miss], compared: int, detail: Dict[str, Any]) -> Row:
+        row = Row(check, verdict.of_row(compared, len(misses)), compared=compared, detail=detail)
+        if misses:
+            # The first step that is wrong says most; within it the tensor nearest the source of the fault comes first.
+            worst = min(misses, key=lambda miss: (miss.step is not None, miss.step or 0))
+            row.tensor, row.metric, row.value, row.bound, row.floor = worst[:5]
+            row.step, row.message = worst.step, worst.message
+            row.sentence = "" if worst.row is None else self.golden.bundle.rows[worst.row].id
+            detail["misses"] = [miss.message for miss in misses[:20]]
+        elif not compared:
+            row.message = "nothing was compared"
+        return row
+
+    def saved(self) -> Dict[str, np.ndarray]:
+        """The sidecar's arrays: per-step gaps and floors of each tensor, with the row and step of each entry."""
+        arrays = {"steps": self.golden.steps, "places": self.golden.places}
+        for name, series in self.series.items():
+            arrays[f"{name}.gap"], arrays[f"{name}.floor"] = series.gap, np.asarray(series.floor)
+        return arrays
+
+
+def _say_nearest(row: Row, tensors: Mapping[str, Mapping[str, Any]]) -> None:
+    """A passing row shows the tensor that came nearest to its bound."""
+    nearest, stats = max(tensors.items(), key=lambda item: (item[1]["tail"] or 0) / item[1]["tail_bound"])
+    row.tensor, row.metric = nearest, "tail"
+    row.value, row.bound, row.floor = stats["tail"], stats["tail_bound"], stats["floor"]
+
+
+def _ends_moved(fed: np.ndarray, array: np.ndarray, active: int, step: int, swapped: bool) -> bool:
+    """Whether the first or the last older entry differs from what was fed."""
+    if swapped:
+        fed = fed.transpose(0, 2, 1, 3)
+    return not all(np.array_equal(fed[:active, :, at], array[:active, :, at]) for at in (0, step - 1))
+
+
+def _trace_order(batch: Batch) -> Iterator[Tuple[int, int]]:
+    for step in range(max(batch.steps)):
+        for row, steps in zip(batch.rows, batch.steps):
+            if steps > step:
+                yield row, step
+
+
+def _source_order(batch: Batch) -> Iterator[Tuple[int, int]]:
+    for row, mask in zip(batch.rows, batch.mask):
+        for place in range(int(mask.sum())):
+            yield row, place

@@ -1,0 +1,87 @@
+"""The worker's side of isolation: read a request a line, answer in lines of JSON.
+
+The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
+keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...}}``. Answers, each
+with one key: ``probe``, ``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each request.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any, Callable, Dict, TextIO
+
+from backends.contract import Absent, Backend, Probe
+from harness.bundle import Bundle
+from harness.replay import select
+from harness.replay.cell import Job, first_line, replay
+from harness.replay.trace import Golden
+from harness.rows import Row, to_json
+
+BEAT_SECONDS = 0.5
+
+
+def serve(path: str, selector: select.Selector) -> int:
+    """Answer requests until standard input ends. The host has verified the bundle."""
+    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        backend = select.load(selector)
+        probe = backend.probe()
+    except Absent as absent:
+        _say(wire, absent={"reason": absent.reason, "remedy": absent.remedy})
+        return 0
+    except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row
+        traceback.print_exc()
+        _say(wire, error=f"{type(error).__name__}: {first_line(str(error))}")
+        return 0
+    _say(wire, probe=probe._asdict() if hasattr(probe, "_asdict") else vars(probe))
+    bundle = Bundle(path, verify=False)
+    golden = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        golden = golden or Golden(bundle, probe.precision)
+        answer(backend, probe, golden, request, lambda row: _say(wire, row=json.loads(to_json(row))), _beat(wire))
+        _say(wire, done=request["graph"])
+    return 0
+
+
+def answer(
+    backend: Backend,
+    probe: Probe,
+    golden: Golden,
+    request: Dict[str, Any],
+    emit: Callable[[Row], None],
+    beat: Callable[[], None],
+) -> None:
+    """Replay one cell. Whatever an adapter raises beside the contract's errors becomes ERROR rows."""
+    graph = next(graph for graph in golden.bundle.graphs if graph.id == request["graph"])
+    left = list(request["checks"])
+    try:
+        for row in replay(backend, probe, Job(golden, graph, left, request["options"], request["series"], beat)):
+            left.remove(row.check)
+            emit(row)
+    except Exception as error:  # noqa: BLE001 - as above
+        traceback.print_exc()
+        said = traceback.format_exc()[-4000:]
+        for check in left:
+            emit(Row(check, "ERROR", "run", "other", message=f"the adapter raised {type(error).__name__}: "
+                     f"{first_line(str(error))}", detail={"said": said}))  # fmt: skip
+
+
+def _say(wire: TextIO, **answer: Any) -> None:
+    wire.write(json.dumps(answer) + "\n")
+    wire.flush()
+
+
+def _beat(wire: TextIO) -> Callable[[], None]:
+    last = [0.0]
+
+    def beat() -> None:
+        now = time.monotonic()
+        if now - last[0] > BEAT_SECONDS:
+            last[0] = now
+            _say(wire, beat=1)
+
+    return beat

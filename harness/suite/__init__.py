@@ -1,0 +1,1 @@
+"""What pytest collects: thin questions, which replay answers."""

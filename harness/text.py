@@ -1,0 +1,109 @@
+"""The text check: detokenise with the bundle's piece table, score with sacrebleu, name what is empty or copied."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.bundle import Bundle
+from harness.judge import verdict
+from harness.rows import Row
+
+BUDGET = {"fp32": 0.0}
+"""BLEU that a precision may lose against the golden's own. Honest fp32 runtimes were measured to lose none."""
+
+
+def detokenise(bundle: Bundle, ids: np.ndarray) -> str:
+    """Text of target ids, special tokens left out."""
+    rules = bundle.decode
+    special = {rules.eos, rules.pad, rules.start}
+    return "".join(bundle.pieces[token] for token in ids.tolist() if token not in special).replace("▁", " ").strip()
+
+
+class Scorer:
+    """Scores hypotheses of one bundle; the golden's own score is worked out once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.references = [row.reference for row in bundle.rows]
+
+    @cached_property
+    def golden(self) -> list[str]:
+        return [detokenise(self.bundle, self.bundle.tokens(row)) for row in range(len(self.bundle.rows))]
+
+    @cached_property
+    def golden_scores(self) -> dict[str, float]:
+        return self._score(self.golden, self.references)
+
+    def _score(self, hypotheses: list[str], references: list[str]) -> dict[str, float]:
+        if len(hypotheses) != len(references):
+            raise ValueError(f"{len(hypotheses)} hypotheses against {len(references)} references")
+        return {name: metric.corpus_score(hypotheses, [references]).score for name, metric in self._metrics.items()}
+
+    @cached_property
+    def _metrics(self) -> dict[str, Any]:
+        from sacrebleu.metrics import BLEU, CHRF
+
+        # sacrebleu's default tokenizer takes a Chinese sentence for one word, and says nothing.
+        tokenizer = {"zh": "zh", "ja": "char", "ko": "char"}.get(self.bundle.language, "13a")
+        return {"BLEU": BLEU(tokenize=tokenizer), "chrF": CHRF()}
+
+    def signatures(self) -> dict[str, str]:
+        return {name: str(metric.get_signature()) for name, metric in self._metrics.items()}
+
+    def check(self, ids: Sequence[np.ndarray], ties: Sequence[str], precision: str) -> Row:
+        """The text row. ``ids``: hypothesis of each corpus row; ``ties``: ids of rows whose choice was a tie: those are
+        scored as the golden decoded them, so that rounding costs nobody a release."""
+        hypotheses = [detokenise(self.bundle, row) for row in ids]
+        scored = [
+            golden if row.id in ties else text
+            for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
+        ]
+        same = scored == self.golden
+        scores = self.golden_scores if same else self._score(scored, self.references)
+        budget = BUDGET.get(precision, 0.0)
+        row = Row("text", "PASS", metric="BLEU", value=scores["BLEU"], bound=self.golden_scores["BLEU"] - budget)
+        row.floor, row.compared = self.golden_scores["BLEU"], len(hypotheses)
+        problems = list(self._oddities(hypotheses))
+        if scores["BLEU"] < self.golden_scores["BLEU"] - budget - 1e-9:
+            problems.insert(0, (f"BLEU {scores['BLEU']:.2f}, PyTorch has {self.golden_scores['BLEU']:.2f}", None))
+        row.status = verdict.of_row(row.compared, len(problems))
+        if problems:
+            row.message = "; ".join(text for text, _ in problems)
+            row.sentence = next((name for _, name in problems if name), "")
+        changed = [
+            name.id for name, text, golden in zip(self.bundle.rows, scored, self.golden, strict=True) if text != golden
+        ]
+        row.detail = {
+            "scores": scores,
+            "golden": self.golden_scores,
+            "signatures": self.signatures(),
+            "changed": len(changed),
+            "against_golden": 100.0 if same else self._score(scored, self.golden)["BLEU"],
+            "sentences": changed[:20],
+        }
+        return row
+
+    def _oddities(self, hypotheses: list[str]) -> list[tuple[str, str | None]]:
+        found: dict[str, list[str]] = {"empty": [], "copied from the source": []}
+        for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True):
+            if golden and not text:
+                found["empty"].append(row.id)
+            elif text == row.source.strip() and text != golden:
+                found["copied from the source"].append(row.id)
+        return [(f"{len(ids)} {word}, first {ids[0]}", ids[0]) for word, ids in found.items() if ids]
+
+
+def complete(scorer: Scorer, tokens_row: Row, results: str) -> Row:
+    """The text row that belongs to a tokens row, from the hypotheses in its sidecar file."""
+    place = os.path.join(results, tokens_row.series)
+    try:
+        with np.load(place, allow_pickle=False) as saved:
+            ids = np.split(saved["tokens"], saved["token_starts"][1:-1])
+    except (OSError, ValueError, KeyError) as error:
+        return Row("text", "ERROR", kind="other", message=f"the hypotheses cannot be read from {place} ({error})")
+    if len(ids) != len(scorer.bundle.rows):
+        return Row("text", "ERROR", message=f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")
+    return scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)

@@ -1,0 +1,1 @@
+"""Views over rows. They read rows only and run nothing."""
