@@ -65,14 +65,17 @@ class Backend(contract.Backend):
             compiled = core.compile_model(model, "CPU", config)
         except Exception as error:
             raise contract.StageError(stage, contract.first_kind(str(error), REFUSALS), str(error)) from error
-        return _Program(compiled)
+        return _Program(compiled, part)
 
 
 class _Program(contract.Program):
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, part: contract.Part) -> None:
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.names = [(port.get_any_name(), index) for index, port in enumerate(compiled.outputs)]
+        declared = {port.name for port in part.outputs}
+        # A port also carries the names of the tensors inside that it shares its value with.
+        named = [(sorted(port.get_names() & declared) or sorted(port.get_names())) for port in compiled.outputs]
+        self.names = [(name, index) for index, names in enumerate(named) for name in names[:1]]
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         try:

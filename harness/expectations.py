@@ -1,7 +1,7 @@
 """Expected failures: data beside the adapter that owns them, ``backends/expectations/<name>.toml``, each with a reason.
 
 An entry names ``checks``, ``status``, ``reason`` and ``link``, and may narrow to ``version`` (a PEP 440 specifier),
-``opset`` (``12`` or ``12-17``), ``layout``, ``device`` and ``step`` (the first wrong one).
+``opset`` (``12`` or ``12-17``), ``layout``, ``device`` and ``step`` (the first wrong one, or a list of the possible ones).
 """
 
 import os
@@ -41,7 +41,7 @@ class Expectation:
     opset: range | None = None
     layout: str | None = None
     device: str | None = None
-    step: int | None = None
+    steps: tuple[int, ...] = ()
 
     def covers(self, row: Row) -> bool:
         """Whether this entry speaks of that row's check and cell."""
@@ -86,6 +86,8 @@ def _entry(place: str, number: int, entry: Any) -> Expectation:
     if bad or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
         raise ExpectationError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
     fields = dict(entry, checks=tuple(entry["checks"]))
+    step = fields.pop("step", [])
+    fields["steps"] = tuple(step) if isinstance(step, list) else (step,)
     try:
         if "version" in fields:
             fields["version"] = SpecifierSet(fields["version"])
@@ -106,5 +108,5 @@ def apply(row: Row, expected: list[Expectation]) -> None:
     if row.status == "PASS":
         row.status, row.detail["expected"] = "XPASS", seen
         row.message = f"was expected to be {entry.status}, and passed: {entry.reason}"
-    elif row.status == entry.status and entry.step in (None, row.step):
+    elif row.status == entry.status and (not entry.steps or row.step in entry.steps):
         row.status, row.detail["expected"] = "XFAIL", seen

@@ -1,7 +1,7 @@
 """The conformance run inside pytest: which cells to ask, who answers, and what a verdict is to pytest."""
 
+import math
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -168,7 +168,8 @@ class Campaign:
             else:
                 answers[row.check] = row
         if question.check not in answers:
-            answers[question.check] = Row(question.check, "ERROR", message="the replay ended without this answer")
+            row = Row(question.check, "ERROR", message="the replay ended without this answer")
+            answers[question.check] = self._record(row, question.target, question.graph)
         return answers[question.check]
 
     def _drain(self) -> None:
@@ -193,7 +194,7 @@ class Campaign:
                     yield self._record(Row(check, "ERROR", "parse", "artifact", message=message), target, graph)
             return
         numeric = [check for check in NUMERIC if check in wanted or (check == "tokens" and "text" in wanted)]
-        series = os.path.join(self.writer.series, self._key(question).replace("/", "_").replace(":", "_") + ".npz")
+        series = os.path.join(self.writer.series, self._key(question).replace("/", "_").replace(":", "_"))
         for row in target.worker.replay(graph.id, numeric, series, {}) if numeric else ():
             yield self._record(row, target, graph)
             if row.check == "tokens" and "text" in wanted:
@@ -269,7 +270,7 @@ def explain(row: Row) -> str:
     lines = [f"{row.cell or row.backend}  {row.check}: {row.status}"]
     if row.message:
         lines.append(f"  {row.message}")
-    if row.value is not None and row.bound is not None:
+    if row.value is not None and row.bound is not None and math.isfinite(row.value):
         floor = "" if row.floor is None else f", PyTorch's own floor {row.floor:.4g}"
         lines.append(f"  {row.metric} {row.value:.6g}, bound {row.bound:.4g}{floor}")
     where = [f"step {row.step}" if row.step is not None else "", f"sentence {row.sentence}" if row.sentence else "",
@@ -296,10 +297,10 @@ def conclude(row: Row) -> None:
         pytest.fail(explain(row), pytrace=False)
 
 
-def python_of(text: str) -> str:
+def python_of(text: str) -> str | None:
     """An interpreter that exists. Raises UsageError."""
     if text and not (os.path.isfile(text) and os.access(text, os.X_OK)):
         raise pytest.UsageError(
             f"--backend-python={text}: no such interpreter; give the path of a python that has the runtime"
         )
-    return text or sys.executable
+    return text or None

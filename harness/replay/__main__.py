@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
 
     for number, graph in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {selector.name}@{probe.version} {graph.id}", flush=True)
-        series = os.path.join(writer.series, graph.id.replace("/", "_") + ".npz")
+        series = os.path.join(writer.series, graph.id.replace("/", "_"))
         request = {"graph": graph.id, "checks": list(NUMERIC), "series": series, "options": {}}
         worker.answer(backend, probe, golden, request, emit, lambda: None)
     writer.close()

@@ -25,7 +25,7 @@ SLACK = 8
 class Job(NamedTuple):
     """What is asked of one cell. ``beat`` is called as work goes on: silence means that the runtime hangs.
 
-    ``options`` go to the adapter; ``series`` is the path of the sidecar file, or empty for none.
+    ``options`` go to the adapter; ``series`` is the path that sidecar files start with, or empty for none.
     """
 
     golden: Golden
@@ -103,20 +103,17 @@ def first_line(text: str) -> str:
 
 
 def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
-    saved: Dict[str, np.ndarray] = {}
     programs = _compile(backend, job)
     if set(asked) & set(FORCED):
         judge = TraceJudge(job.golden, job.graph)
         ran = force(job, programs, judge)
-        saved.update(judge.saved())
+        series = _save(job, "trace", judge.saved())
         for row in judge.rows():
+            row.series = series
             row.detail["seconds"] = {"replay": ran, "compare": judge.seconds}
-            yield _with_series(row, job)
+            yield row
     if "tokens" in asked:
-        yield _with_series(judge_tokens(job, programs, saved), job)
-    if saved and job.series:
-        os.makedirs(os.path.dirname(job.series), exist_ok=True)
-        np.savez_compressed(job.series, **saved)  # type: ignore[arg-type]  # numpy types keywords as its own flags
+        yield judge_tokens(job, programs)
     if "placement" in asked:
         yield judge_placement(probe, programs)
     for program in programs.values():
@@ -125,9 +122,14 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
         yield measure_cost(backend, job)
 
 
-def _with_series(row: Row, job: Job) -> Row:
-    row.series = "/".join(job.series.split(os.sep)[-2:]) if job.series else ""
-    return row
+def _save(job: Job, kind: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Write a sidecar file before the row that names it. Returns its path from the results folder on."""
+    if not job.series:
+        return ""
+    place = f"{job.series}.{kind}.npz"
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    np.savez_compressed(place, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
+    return "/".join(place.split(os.sep)[-2:])
 
 
 def _compile(backend: Backend, job: Job) -> Dict[str, Program]:
@@ -206,8 +208,8 @@ def decode_free(
     return [chosen[row, : lengths[row]] for row in range(count)], forbidden
 
 
-def judge_tokens(job: Job, programs: Mapping[str, Program], saved: Dict[str, np.ndarray]) -> Row:
-    """Decode every corpus row freely and judge it against the golden's tokens; ``saved`` gets the hypotheses."""
+def judge_tokens(job: Job, programs: Mapping[str, Program]) -> Row:
+    """Decode every corpus row freely and judge it against the golden's tokens; the sidecar file gets the hypotheses."""
     bundle, rules = job.bundle, job.bundle.decode
     tie = 2 * job.golden.tensors["logits"][2].tail
     verdicts: List[Tuple[int, tokens.Verdict]] = []
@@ -229,9 +231,10 @@ def judge_tokens(job: Job, programs: Mapping[str, Program], saved: Dict[str, np.
             banned = [step for step in banned if step >= len(golden) or top_ids[step][0] not in rules.suppress]
             verdicts.append((row, tokens.judge_row(ids, golden, top_ids, top_logits, tie, rules.eos, banned)))
     found = [hypotheses.get(row, np.zeros(0, np.int64)) for row in range(len(bundle.rows))]
-    saved["tokens"] = np.concatenate(found)
-    saved["token_starts"] = np.cumsum([0] + [len(row) for row in found])
-    return _token_row(bundle, verdicts, tie)
+    row = _token_row(bundle, verdicts, tie)
+    starts = np.cumsum([0] + [len(ids) for ids in found])
+    row.series = _save(job, "tokens", {"tokens": np.concatenate(found), "token_starts": starts})
+    return row
 
 
 def _token_row(bundle: Bundle, verdicts: Sequence[Tuple[int, tokens.Verdict]], tie: float) -> Row:

@@ -102,6 +102,7 @@ class Worker:
         """The rows of one cell as they come. When the worker dies, the checks not yet answered say how; the next call
         starts a new one."""
         left: List[str] = list(checks)
+        finished = False
         try:
             if self._process is None:
                 self.start()
@@ -110,15 +111,20 @@ class Worker:
             while True:
                 said = self._read()
                 if "done" in said:
+                    finished = True
                     return
                 if "row" in said:
                     row = from_dict(said["row"])
                     left.remove(row.check)
                     yield row
         except Died as died:
+            finished = True
             self.stop()
             for check in left:
                 yield Row(check, died.status, "run", died.kind, message=died.message, detail={"said": died.log})
+        finally:
+            if not finished:  # the caller left in mid-cell: what is still to come must not answer the next question
+                self.stop()
 
     def _send(self, request: Dict[str, Any]) -> None:
         assert self._process is not None

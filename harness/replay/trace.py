@@ -209,7 +209,8 @@ class TraceJudge:
         row = Row(check, verdict.of_row(compared, len(misses)), compared=compared, detail=detail)
         if misses:
             # The first step that is wrong says most; within it the tensor nearest the source of the fault comes first.
-            worst = min(misses, key=lambda miss: (miss.step is not None, miss.step or 0))
+            # A bias is everywhere, so it speaks only where no single step does.
+            worst = min(misses, key=lambda miss: (miss.metric == "bulk", miss.step is not None, miss.step or 0))
             row.tensor, row.metric, row.value, row.bound, row.floor = worst[:5]
             row.step, row.message = worst.step, worst.message
             row.sentence = "" if worst.row is None else self.golden.bundle.rows[worst.row].id
@@ -220,7 +221,7 @@ class TraceJudge:
 
     def saved(self) -> Dict[str, np.ndarray]:
         """The sidecar's arrays: per-step gaps and floors of each tensor, with the row and step of each entry."""
-        arrays = {"steps": self.golden.steps, "places": self.golden.places}
+        arrays: Dict[str, np.ndarray] = {"steps": self.golden.steps, "places": self.golden.places}
         for name, series in self.series.items():
             arrays[f"{name}.gap"], arrays[f"{name}.floor"] = series.gap, np.asarray(series.floor)
         return arrays

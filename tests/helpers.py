@@ -1,0 +1,59 @@
+"""What several test files need: the embedded bundle, a cell judged in this process, a conformance run in its own."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from backends.contract import Backend
+from harness.bundle import Bundle
+from harness.replay import worker
+from harness.replay.cell import NUMERIC
+from harness.replay.trace import Golden
+from harness.rows import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+EMBEDDED = ROOT / "corpora" / "tiny-marian-en-zh.bundle"
+MODEL = ROOT / "corpora" / "tiny-marian-en-zh"
+CORPUS = ROOT / "corpora" / "corpus.tsv"
+
+
+@lru_cache(maxsize=1)
+def golden() -> Golden:
+    return Golden(Bundle(str(EMBEDDED)), "fp32")
+
+
+def judge(
+    backend: Backend, layout: str = "unified", opset: int = 17, checks: tuple[str, ...] = NUMERIC, of: Golden | None = None
+) -> dict[str, Row]:
+    """The rows of one cell, by check, from a replay in this process: what a worker would answer."""
+    of = of or golden()
+    rows: list[Row] = []
+    graph = f"torchscript/{layout}/fp32/op{opset}"
+    request = {"graph": graph, "checks": list(checks), "series": "", "options": {}}
+    worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
+    return {row.check: row for row in rows}
+
+
+def run(*command: str, cwd: Path = ROOT, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, output captured."""
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, timeout=timeout,
+        env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def conformance(results: Path, *options: str, **kwargs: str) -> subprocess.CompletedProcess[str]:
+    """``pytest`` as a user runs it."""
+    return run("pytest", f"--results={results}", "-p", "no:cacheprovider", *options, **kwargs)
+
+
+def rows_in(results: Path) -> list[dict]:
+    """The rows of a results folder as plain JSON objects, in the order of writing."""
+    return [
+        json.loads(line)
+        for path in sorted(results.glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
