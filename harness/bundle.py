@@ -73,8 +73,7 @@ class Trace(NamedTuple):
         return self.start + np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows that are replayed together. Padding stands on the right.
 
     ``ids``, ``mask``: [batch, source] int64. ``tokens``: [batch, longest row's steps] int64, golden output, then pad.
@@ -293,7 +292,8 @@ class Bundle:
             if item["parts"]["encoder"]["file"] == os.path.basename(graph.part("encoder").path)
         )
         return sum(
-            self.files[name]["size"] for name in {name for part in entry["parts"].values() for name in part.get("weights", [])}
+            self.files[name]["size"]
+            for name in {name for part in entry["parts"].values() for name in part.get("weights", [])}
         )
 
     @property

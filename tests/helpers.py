@@ -26,7 +26,11 @@ def golden() -> Golden:
 
 
 def judge(
-    backend: Backend, layout: str = "unified", opset: int = 17, checks: tuple[str, ...] = NUMERIC, of: Golden | None = None
+    backend: Backend,
+    layout: str = "unified",
+    opset: int = 17,
+    checks: tuple[str, ...] = NUMERIC,
+    of: Golden | None = None,
 ) -> dict[str, Row]:
     """The rows of one cell, by check, from a replay in this process: what a worker would answer."""
     of = of or golden()

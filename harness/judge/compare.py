@@ -38,6 +38,9 @@ class Series:
         self.unit = unit
         self.gap = np.full(len(floor), np.nan)
         self.compared = 0
+        self.uniform = True  # whether every gap outside the bound was the same vector
+        self.whole_row_nan = False
+        self._offset: Optional[np.ndarray] = None
         self.misses: List[Miss] = []
 
     def add(self, start: int, values: np.ndarray) -> None:
@@ -52,9 +55,21 @@ class Series:
             gap = careful_gap(values, golden)
         self.gap[start:stop] = gap
         self.compared += values.size
-        if not self.misses and (gap > self.limit.tail).any():
-            first = int(np.argmax(gap > self.limit.tail))
-            self._miss(start + first, "tail", float(gap[first]), describe(values[first], golden[first]))
+        wrong = np.flatnonzero(gap > self.limit.tail)
+        if wrong.size:
+            self._look(values[wrong] - golden[wrong])
+            if not any(miss.metric == "tail" for miss in self.misses):
+                first = int(wrong[0])
+                self._miss(start + first, "tail", float(gap[first]), describe(values[first], golden[first]))
+
+    def _look(self, difference: np.ndarray) -> None:
+        """Learn what the entries outside the bound have in common, for blame.pattern."""
+        flat = difference.reshape(len(difference), -1)
+        self.whole_row_nan |= bool(np.isnan(flat).all(axis=1).any())
+        if self._offset is None:
+            self._offset = flat[0].copy()
+        with np.errstate(invalid="ignore"):
+            self.uniform &= bool(np.abs(flat - self._offset).max() <= 2 * self.limit.tail)
 
     def _miss(self, index: int, metric: str, value: float, message: str) -> None:
         row, step = (int(number) for number in self.where[index])

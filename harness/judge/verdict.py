@@ -4,7 +4,7 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 
 STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
-CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "cost")
+CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
 
 
 class Word(NamedTuple):

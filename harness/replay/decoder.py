@@ -91,6 +91,15 @@ class Decoder:
         """The cache that the next step will be fed, by input name."""
         return {name: array for name, array in self._held.items() if kv_of(name)}
 
+    def has(self, name: str) -> bool:
+        """Whether an earlier part gave what that input needs."""
+        return name in self._held
+
+    def resume(self, position: int, cache: Mapping[str, np.ndarray]) -> None:
+        """Go on from a cache of ``position`` entries that something else made."""
+        self.position = position
+        self._held.update(cache)
+
     def _run(self, part: Part, known: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         feeds = {}
         for port in part.inputs:

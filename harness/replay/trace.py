@@ -8,7 +8,7 @@ import numpy as np
 
 from backends.contract import Part
 from harness.bundle import Batch, Bundle, Graph, Trace, kv_of
-from harness.judge import bounds, verdict
+from harness.judge import blame, bounds, verdict
 from harness.judge.compare import Miss, Series, careful_gap, shape_problem
 from harness.rows import Row
 
@@ -190,6 +190,7 @@ class TraceJudge:
     def rows(self) -> Iterator[Row]:
         """One row for each of CHECKS."""
         judged = {name: series.judge() for name, series in self.series.items()}
+        pattern = blame.pattern(self.series)
         for check in CHECKS:
             if check == "kv_shape":
                 yield self._row(check, self.shape_misses, self.shapes, {"unit": "shapes"})
@@ -201,6 +202,8 @@ class TraceJudge:
                 misses += self.history_misses
                 compared += self.history
             row = self._row(check, misses, compared, {"tensors": {name: judged[name][1] for name in names}})
+            if misses and pattern:
+                row.kind, row.message = pattern.rsplit(": ", 1)[-1], f"{row.message}; {pattern}"
             if not misses:
                 _say_nearest(row, row.detail["tensors"])
             yield row

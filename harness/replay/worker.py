@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, TextIO
 from backends.contract import Absent, Backend, Probe
 from harness.bundle import Bundle
 from harness.replay import select
-from harness.replay.cell import Job, first_line, replay
+from harness.replay.cell import replay
+from harness.replay.job import Job, first_line
 from harness.replay.trace import Golden
 from harness.rows import Row, to_json
 

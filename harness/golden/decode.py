@@ -1,0 +1,189 @@
+"""The golden: PyTorch's own cached decode, one token a step, in float64; and its noise in lower precisions.
+
+Every forward is Hugging Face's, with ``encoder_outputs`` and a cache. Sizes: n rows, s source ids, v ids of the vocabulary.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import MarianMTModel
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from harness.bundle import Batch, Decode, pad_rows
+from harness.golden import RecordError
+from harness.golden.parts import cache_word, empty_cache
+
+TOP = 4
+Arrays = dict[str, np.ndarray]
+
+
+class Decoded(NamedTuple):
+    """One row's greedy output, its end token included.
+
+    ``tokens`` [steps] int64. ``margins`` [steps] float64: top-1 minus top-2 of the logits that may be chosen.
+    ``top_ids`` [steps, TOP] int32 and ``top_logits`` float64: the largest raw logits.
+    """
+
+    tokens: np.ndarray
+    margins: np.ndarray
+    top_ids: np.ndarray
+    top_logits: np.ndarray
+
+
+@dataclass
+class Session:
+    """One batch on its way through the decoder. ``hidden`` [n, s, d_model]; ``cache`` grows with each step."""
+
+    model: MarianMTModel
+    mask: Tensor
+    hidden: Tensor
+    cache: EncoderDecoderCache
+
+    @classmethod
+    def start(cls, model: MarianMTModel, ids: np.ndarray, mask: np.ndarray) -> "Session":
+        """``ids``, ``mask``: [n, s] int64, padding on the right."""
+        taken = torch.from_numpy(mask)
+        hidden = model.model.encoder(input_ids=torch.from_numpy(ids), attention_mask=taken).last_hidden_state
+        return cls(model, taken, hidden, empty_cache())
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Feed one token a row ([n] int64). Returns the raw logits [n, v], float64 whatever the model computes in."""
+        output = self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden),
+            attention_mask=self.mask,
+            decoder_input_ids=torch.from_numpy(tokens)[:, None],
+            use_cache=True,
+            **{cache_word(self.model.forward): self.cache},
+        )
+        return float64(output.logits[:, -1])
+
+
+def float64(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.to(torch.float64).numpy()
+    return array
+
+
+def greedy(model: MarianMTModel, sources: Sequence[np.ndarray], rules: Decode) -> list[Decoded]:
+    """Greedy decode of one padded batch of source ids, until each row's end token or ``rules.max_steps``."""
+    ids, mask = pad_rows(sources, rules.pad)
+    session = Session.start(model, ids, mask)
+    tokens = np.full(len(sources), rules.start, np.int64)
+    running = np.ones(len(sources), bool)
+    taken: list[list[tuple[np.int64, float, np.ndarray, np.ndarray]]] = [[] for _ in sources]
+    for _ in range(rules.max_steps):
+        logits = session.step(tokens)
+        order = np.argsort(-logits, axis=1, kind="stable")[:, :TOP]
+        choosable = logits.copy()
+        choosable[:, list(rules.suppress)] = -np.inf
+        tokens = choosable.argmax(axis=1)
+        best = np.partition(choosable, -2, axis=1)[:, -2:]
+        for row in np.flatnonzero(running):
+            values = logits[row, order[row]]
+            taken[row].append((tokens[row], best[row, 1] - best[row, 0], order[row].astype(np.int32), values))
+        running &= tokens != rules.eos
+        if not running.any():
+            break
+        tokens = np.where(running, tokens, rules.pad)
+    return [
+        Decoded(
+            np.array([step[0] for step in row], np.int64),
+            np.array([step[1] for step in row], np.float64),
+            np.stack([step[2] for step in row]),
+            np.stack([step[3] for step in row]),
+        )
+        for row in taken
+    ]
+
+
+def check_generate(
+    model: MarianMTModel, sources: Sequence[np.ndarray], rules: Decode, decoded: Sequence[Decoded], names: Sequence[str]
+) -> None:
+    """Raise RecordError unless Hugging Face's own ``generate``, greedy, gives the same tokens. ``names``: of the rows."""
+    ids, mask = pad_rows(sources, rules.pad)
+    settings = copy.deepcopy(model.generation_config)
+    settings.update(num_beams=1, do_sample=False, max_length=rules.max_steps + 1, max_new_tokens=None)
+    # A forced end token at the length limit is generate's, not the model's: the golden may stop unended there.
+    settings.forced_eos_token_id = None
+    # generate() fills what is None from the model's own configuration, so ours has to take its place.
+    kept, model.generation_config = model.generation_config, settings
+    try:
+        output = model.generate(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).numpy()[:, 1:]
+    finally:
+        model.generation_config = kept
+    for name, row, found in zip(names, decoded, output, strict=True):
+        wanted = np.full(max(len(found), len(row.tokens)), rules.pad, np.int64)
+        wanted[: len(row.tokens)] = row.tokens
+        if len(found) != len(wanted) or (found != wanted).any():
+            step = int(np.argmax(found != wanted[: len(found)]))
+            raise RecordError(
+                f"row {name}: generate() chose id {found[step]} at step {step}, the greedy loop {wanted[step]}; "
+                "the generation configuration asks for more than greedy search with suppressed ids: remove that setting"
+            )
+
+
+def forced(model: MarianMTModel, batches: Sequence[Batch], rules: Decode, tick: Callable[[int], object]) -> Arrays:
+    """Replay the traced batches with their golden tokens fed. ``tick`` is told the rows of each step done.
+
+    Returns ``logits``, ``self``, ``encoder`` and ``cross``, float64, shaped as the bundle's ``trace_*``.
+    """
+    logits: list[np.ndarray] = []
+    own: list[np.ndarray] = []
+    encoder: list[np.ndarray] = []
+    cross: list[np.ndarray] = []
+    for batch in batches:
+        session = Session.start(model, batch.ids, batch.mask)
+        valid = batch.mask == 1
+        encoder.append(float64(session.hidden)[valid])
+        for step in range(max(batch.steps)):
+            active = sum(length > step for length in batch.steps)
+            fed = batch.tokens[:, step - 1] if step else np.full(len(batch.rows), rules.start, np.int64)
+            logits.append(session.step(fed)[:active])
+            # [layers, 2, n, heads, head_dim]: only what this step wrote
+            own.append(_sides(session.cache.self_attention_cache.layers)[..., -1, :][:, :, :active])
+            tick(active)
+        cross.append(_sides(session.cache.cross_attention_cache.layers).swapaxes(3, 4)[:, :, valid])
+    return {
+        "logits": np.concatenate(logits),
+        "self": np.concatenate(own, axis=2),
+        "encoder": np.concatenate(encoder),
+        "cross": np.concatenate(cross, axis=2),
+    }
+
+
+def _sides(layers: Sequence[object]) -> np.ndarray:
+    """[layers, 2, n, heads, length, head_dim] float64 of a cache."""
+    return np.stack([np.stack([float64(layer.keys), float64(layer.values)]) for layer in layers])  # type: ignore[attr-defined]
+
+
+def floors(golden: Arrays, other: Arrays) -> Arrays:
+    """Largest gap of every step, and of every source position: ``trace_*`` less the compared axes, float64."""
+    compared = {"logits": (-1,), "self": (-2, -1), "encoder": (-1,), "cross": (-2, -1)}
+    return {name: np.abs(other[name] - golden[name]).max(axis=axes) for name, axes in compared.items()}
+
+
+def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names: Sequence[str]) -> None:
+    """Raise RecordError unless the forced float64 replay would choose each golden token. ``names``: of all rows."""
+    choosable = golden["logits"].copy()
+    choosable[:, list(rules.suppress)] = -np.inf
+    chosen = iter(choosable.argmax(axis=1))
+    for batch in batches:
+        for row, step in trace_order(batch):
+            token = next(chosen)
+            if token != batch.tokens[row, step]:
+                raise RecordError(
+                    f"row {names[batch.rows[row]]}: at step {step} float64 chooses id {batch.tokens[row, step]} in "
+                    f"one batch and {token} in another, a tie to the last digit; leave this row out of the corpus"
+                )
+
+
+def trace_order(batch: Batch) -> Iterator[tuple[int, int]]:
+    """(index in the batch, step) in trace order."""
+    for step in range(max(batch.steps)):
+        for row in range(sum(length > step for length in batch.steps)):
+            yield row, step

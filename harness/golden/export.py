@@ -1,0 +1,210 @@
+"""PyTorch to ONNX: traced, re-read, cleaned of what has no diagnostic value, its weights in files shared by all graphs."""
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from harness.golden import RecordError, first_line
+from harness.golden.parts import Traceable
+
+EXPORTER = "torchscript"
+OPSETS = range(9, 24)
+"""What the TorchScript exporter can write."""
+EXTERNAL = 1024
+"""Tensors from this many bytes on go to a file of their own; smaller ones stay in the graph."""
+SUFFIX = "_output_0"
+
+
+def export_part(part: Traceable, opset: int, folder: Path, file: str) -> tuple[dict[str, Any], int]:
+    """Export one part to ``folder/file`` and its weights beside it.
+
+    Returns the manifest's entry and the IR version. The entry: ``file``, ``weights`` (files), ``inputs`` and ``outputs``
+    (rows of name, dtype, shape) as the graph really declares them: the exporter drops an input that the graph does not
+    use. Raises RecordError.
+    """
+    place = folder / file
+    with _captured(f"export of {file}"):
+        torch.onnx.export(
+            part.module.eval(),
+            part.examples,
+            str(place),
+            input_names=list(part.inputs),
+            output_names=list(part.outputs),
+            dynamic_axes={
+                name: {axis: dim for axis, dim in enumerate(shape) if isinstance(dim, str)}
+                for name, shape in {**part.inputs, **part.outputs}.items()
+            },
+            opset_version=opset,
+            dynamo=False,
+        )
+    model = onnx.load(str(place))
+    check_opset(model, opset, file)
+    model.ir_version = helper.find_min_ir_version_for(model.opset_import)
+    _strip(model)
+    _rename(model)
+    weights = _move_weights(model, folder)
+    entry = {
+        "file": file,
+        "weights": weights,
+        "inputs": _ports(model.graph.input, part, file),
+        "outputs": _ports(model.graph.output, part, file),
+    }
+    onnx.save_model(model, str(place))
+    try:
+        onnx.checker.check_model(str(place))
+    except onnx.checker.ValidationError as error:
+        raise RecordError(f"export of {file}: the graph is invalid ({first_line(error)}); report it") from error
+    return entry, model.ir_version
+
+
+def check_opset(model: ModelProto, opset: int, file: str) -> None:
+    """Raise RecordError unless the graph is of that opset: exporters write another one and only log it."""
+    found = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+    if found != {"ai.onnx": opset}:
+        raise RecordError(f"export of {file}: asked for opset {opset}, got {found}; leave this opset out")
+
+
+@contextlib.contextmanager
+def _captured(what: str) -> Iterator[None]:
+    """Keep everything that an export prints, from C++ too, and show it only as the place of a log when it fails."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile(mode="w+b") as log:
+        try:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except Exception as error:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            log.seek(0)
+            raise RecordError(
+                f"{what}: {first_line(error)}; the exporter's words are in {_log(log.read(), error)}"
+            ) from error
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for target, copy in zip((1, 2), kept, strict=True):
+                os.dup2(copy, target)
+                os.close(copy)
+
+
+def _log(printed: bytes, error: Exception) -> str:
+    descriptor, name = tempfile.mkstemp(prefix="conform-export-", suffix=".log")
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(printed + str(error).encode())
+    return name
+
+
+def _strip(model: ModelProto) -> None:
+    """Remove documentation and traced scopes (they hold this machine's paths) and shapes that any runtime infers itself."""
+    graph = model.graph
+    del graph.value_info[:]
+    for item in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        item.ClearField("doc_string")
+        if hasattr(item, "metadata_props"):
+            del item.metadata_props[:]
+    for node in graph.node:
+        for attribute in node.attribute:
+            attribute.ClearField("doc_string")
+
+
+def _rename(model: ModelProto) -> None:
+    """Name weights that the exporter transposed (``onnx::MatMul_413``) after their layer, and tensors after their node."""
+    graph = model.graph
+    ports = {port.name for port in (*graph.input, *graph.output)}
+    taken = (
+        ports | {tensor.name for tensor in graph.initializer} | {name for node in graph.node for name in node.output}
+    )
+    names: dict[str, str] = {}
+
+    def give(old: str, new: str) -> None:
+        if old not in ports and old not in names and new not in taken:
+            names[old] = new
+            taken.add(new)
+
+    unnamed = {tensor.name for tensor in graph.initializer if tensor.name.startswith("onnx::")}
+    for node in graph.node:
+        for name in node.output:
+            if name.endswith(SUFFIX):
+                give(name, name[: -len(SUFFIX)])
+        for name in node.input:
+            if name in unnamed and node.name:
+                give(
+                    name, node.name.strip("/").replace("/", ".").removesuffix(f".{node.op_type}") + ".weight_transposed"
+                )
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def _move_weights(model: ModelProto, folder: Path) -> list[str]:
+    """Write each large tensor to ``w-HASH.bin``, once for all graphs, and let the graph point to it. Returns the files."""
+    graph = model.graph
+    files = set()
+    for node in [node for node in graph.node if node.op_type == "Constant"]:
+        value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+        if value is not None and len(numpy_helper.to_array(value).tobytes()) >= EXTERNAL:
+            tensor = graph.initializer.add()
+            tensor.CopyFrom(value)
+            tensor.name = node.output[0]
+            graph.node.remove(node)
+    for tensor in graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < EXTERNAL:
+            continue
+        raw = numpy_helper.from_array(array).raw_data
+        name = f"w-{hashlib.sha256(raw).hexdigest()[:16]}.bin"
+        files.add(name)
+        if not (folder / name).exists():
+            (folder / name).write_bytes(raw)
+        for field in (
+            "raw_data",
+            "float_data",
+            "double_data",
+            "int32_data",
+            "int64_data",
+            "uint64_data",
+            "external_data",
+        ):
+            tensor.ClearField(field)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, word in (("location", name), ("offset", "0"), ("length", str(len(raw)))):
+            entry = tensor.external_data.add()
+            entry.key, entry.value = key, word
+    return sorted(files)
+
+
+def _ports(values: Any, part: Traceable, file: str) -> list[list[Any]]:
+    """Rows of name, dtype and shape; sizes that the exporter could not infer get their true ones.
+
+    Raises RecordError where the graph fixed a size that was to be dynamic, or another size than the model has.
+    """
+    expected = {**part.inputs, **part.outputs}
+    rows = []
+    for value in values:
+        kind = value.type.tensor_type
+        shape = [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
+        wanted = list(expected[value.name])
+        if len(shape) != len(wanted) or any(
+            isinstance(got, int) and got != want for got, want in zip(shape, wanted, strict=True)
+        ):
+            raise RecordError(f"export of {file}: {value.name} came out as {shape}, not {wanted}; leave this opset out")
+        kind.shape.CopyFrom(helper.make_tensor_type_proto(kind.elem_type, wanted).tensor_type.shape)
+        rows.append([value.name, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, wanted])
+    return rows

@@ -1,0 +1,254 @@
+"""Record a bundle: a model directory and a corpus in, one flat directory out, written whole or not at all."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from transformers import MarianMTModel
+
+from harness.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
+from harness.golden import RecordError, corpus, decode, folder, witness
+from harness.golden.against import against
+from harness.golden.export import EXPORTER, OPSETS, export_part
+from harness.golden.marian import DTYPES, Marian
+from harness.golden.parts import LAYOUTS, parts
+
+__all__ = ["RecordError", "against", "record"]
+
+GREEDY_BATCH = 24
+LIBRARIES = ("torch", "transformers", "onnx", "numpy", "sentencepiece")
+
+
+def record(
+    model_dir: str | os.PathLike[str],
+    corpus_file: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    opsets: Sequence[int] = OPSETS,
+    layouts: Sequence[str] = LAYOUTS,
+    precisions: Sequence[str] = ("fp32",),
+    traced_steps: int = 520,
+    free_batch: int = 24,
+    forced_batch: int = 6,
+    max_steps: int = 128,
+    threads: int = 1,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> str:
+    """Record the bundle ``out`` and return its hash. The same call on the same box gives the same hash.
+
+    ``opsets`` × ``layouts`` are exported in fp32; ``precisions`` (of DTYPES) get a floor each. ``traced_steps``: steps whose
+    golden carries everything. ``free_batch``, ``forced_batch``: rows a batch. ``max_steps``: longest output recorded.
+    ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises RecordError; then ``out`` is untouched.
+    """
+    _check_request(opsets, layouts, precisions)
+    target = Path(out).absolute()
+    folder.check_target(target, overwrite)
+    rows = corpus.read(corpus_file)
+    marian = Marian(model_dir)
+    with folder.growing(target) as partial, _threads(threads), _Bar(progress) as bar:
+        recorder = _Recorder(marian, rows, partial, bar)
+        recorder.golden(precisions, max_steps, traced_steps, free_batch, forced_batch)
+        recorder.export(opsets, layouts)
+        return recorder.finish(threads)
+
+
+class _Recorder:
+    """The steps of a recording, in order; ``manifest`` grows with each. Files go to ``folder``."""
+
+    def __init__(self, marian: Marian, rows: Sequence[CorpusRow], place: Path, bar: "_Bar") -> None:
+        self.marian, self.rows, self.folder, self.bar = marian, rows, place, bar
+        self.sources = [self._encode(row) for row in rows]
+        self.manifest: dict[str, Any] = {
+            "format": "seq2seq-conformance-bundle",
+            "schema": SCHEMA,
+            "name": marian.name,
+            "family": marian.family,
+            "target_language": marian.language,
+            "dims": asdict(marian.dims()),
+            "rows": [asdict(row) for row in rows],
+            "model": marian.file_hashes(),
+        }
+        (place / "pieces.json").write_text(json.dumps(marian.pieces, ensure_ascii=False), encoding="utf-8")
+        starts, flat = _flat(self.sources)
+        self._save(source_ids=flat, source_starts=starts)
+
+    def _encode(self, row: CorpusRow) -> np.ndarray:
+        ids = np.array(self.marian.encode(row.source), np.int64)
+        config = self.marian.config
+        if ids.min(initial=0) < 0 or ids.max(initial=0) >= config.vocab_size:
+            raise RecordError(
+                f"row {row.id}: the tokenizer gives id {ids.max()}, the vocabulary ends at {config.vocab_size - 1}; "
+                "use the tokenizer that the model was trained with"
+            )
+        if not 1 <= len(ids) <= config.max_position_embeddings:
+            raise RecordError(
+                f"row {row.id}: {len(ids)} source ids, the model takes 1 to {config.max_position_embeddings}; shorten it"
+            )
+        return ids
+
+    def _save(self, **arrays: np.ndarray) -> None:
+        for name, array in arrays.items():
+            np.save(self.folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+
+    def golden(self, precisions: Sequence[str], limit: int, traced: int, free: int, forced: int) -> None:
+        """The golden: tokens of every row, everything of the traced ones, the floor of each precision."""
+        self.bar.phase("load fp64", 1)
+        model = self.marian.load("fp64")
+        rules = self.marian.rules(model, limit)
+        decoded = self._greedy(model, rules)
+        steps = [len(row.tokens) for row in decoded]
+        unknown = self.marian.tokenizer.unk_token_id
+        unusual = [index for index, ids in enumerate(self.sources) if unknown in ids]
+        lengths = [len(ids) for ids in self.sources]
+        chosen = corpus.traced(steps, lengths, unusual, traced)
+        batches = corpus.forced_batches(chosen, steps, forced)
+        self.manifest["decode"] = asdict(rules)
+        self.manifest["traced_rows"] = chosen
+        self.manifest["floors"] = list(precisions)
+        self.manifest["batches"] = {
+            "forced": batches,
+            "free": corpus.free_batches(steps, lengths, free),
+        }
+        starts, tokens = _flat([row.tokens for row in decoded])
+        self._save(
+            tokens=tokens,
+            token_starts=starts,
+            margins=np.concatenate([row.margins for row in decoded]),
+            top_ids=np.concatenate([row.top_ids for row in decoded]),
+            top_logits=np.concatenate([row.top_logits for row in decoded]),
+        )
+        padded = [self._batch(batch, decoded, rules) for batch in batches]
+        total = sum(steps[row] for row in chosen)
+        self.bar.phase("replay fp64", total)
+        golden = decode.forced(model, padded, rules, self.bar.tick)
+        decode.check_forced(golden, padded, rules, [row.id for row in self.rows])
+        self._save(**{f"trace_{name}": array for name, array in golden.items()})
+        for precision in precisions:
+            self.bar.phase(f"replay {precision}", total)
+            noisy = decode.forced(self.marian.load(precision), padded, rules, self.bar.tick)
+            floors = decode.floors(golden, noisy)
+            self._save(**{f"floor_{precision}_{name}": array for name, array in floors.items()})
+
+    def _greedy(self, model: MarianMTModel, rules: Decode) -> list[decode.Decoded]:
+        self.bar.phase("decode", len(self.rows))
+        decoded: list[decode.Decoded] = []
+        for start in range(0, len(self.rows), GREEDY_BATCH):
+            part = slice(start, start + GREEDY_BATCH)
+            found = decode.greedy(model, self.sources[part], rules)
+            decode.check_generate(model, self.sources[part], rules, found, [row.id for row in self.rows[part]])
+            decoded += found
+            self.bar.tick(len(found))
+        return decoded
+
+    def _batch(self, rows: Sequence[int], decoded: Sequence[decode.Decoded], rules: Decode) -> Batch:
+        ids, mask = pad_rows([self.sources[row] for row in rows], rules.pad)
+        tokens, _ = pad_rows([decoded[row].tokens for row in rows], rules.pad)
+        return Batch(tuple(rows), tuple(len(decoded[row].tokens) for row in rows), ids, mask, tokens)
+
+    def export(self, opsets: Sequence[int], layouts: Sequence[str]) -> None:
+        model = self.marian.load("fp32")
+        self.bar.phase("export", len(opsets) * len(layouts))
+        self.manifest["graphs"] = []
+        for opset in opsets:
+            for layout in layouts:
+                graph: dict[str, Any] = {
+                    "exporter": EXPORTER,
+                    "layout": layout,
+                    "precision": "fp32",
+                    "opset": opset,
+                    "parts": {},
+                }
+                for part in parts(model, layout):
+                    # A step over a filled cache is one and the same in both layouts, so they share its file.
+                    stem = EXPORTER if part.name == "step" else f"{EXPORTER}-{layout}"
+                    file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
+                    graph["parts"][part.name], graph["ir"] = export_part(part, opset, self.folder, file)
+                self.manifest["graphs"].append(graph)
+                self.bar.tick()
+
+    def finish(self, threads: int) -> str:
+        """Witness what was written, then write the manifest. Returns its hash."""
+        self.manifest["signature"] = {
+            **{name: importlib.metadata.version(name) for name in LIBRARIES},
+            # Its presence changes what the tokenizer does with punctuation.
+            "sacremoses": _version("sacremoses"),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": threads,
+            "exporter": EXPORTER,
+        }
+        folder.write_manifest(self.folder, self.manifest)
+        ids = [graph.id for graph in Bundle(str(self.folder), verify=False).graphs]
+        self.bar.phase("witness", len(ids))
+        found = witness.replay(self.folder, ids, min(os.cpu_count() or 1, 4), self.bar.tick)
+        self.manifest["witness"] = {graph: found[graph]["file"] for graph in ids}
+        self.manifest["witness_ratios"] = {graph: found[graph]["ratios"] for graph in ids}
+        return folder.write_manifest(self.folder, self.manifest)
+
+
+class _Bar:
+    """One progress bar after another, a phase each."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self.bar: Any = None
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def phase(self, name: str, total: int) -> None:
+        self.__exit__()
+        self.bar = tqdm(total=total, desc=f"{name:<12}", disable=not self.shown, leave=True)
+
+    def tick(self, count: int = 1) -> None:
+        self.bar.update(count)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_request(opsets: Sequence[int], layouts: Sequence[str], precisions: Sequence[str]) -> None:
+    for name, asked, known in (
+        ("opset", opsets, OPSETS),
+        ("layout", layouts, LAYOUTS),
+        ("precision", precisions, DTYPES),
+    ):
+        unknown = [item for item in asked if item not in known]
+        if unknown or not asked:
+            raise RecordError(f"{name} {unknown[0] if unknown else 'missing'}: choose of {', '.join(map(str, known))}")
+    if "fp32" not in precisions:
+        raise RecordError("precision fp32 is missing: the graphs are exported in it and need its floor")
+
+
+def _flat(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each row starts [rows + 1] int64, and all rows one after another."""
+    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64), np.concatenate(rows)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,202 @@
+"""The witness: the exported graphs replayed by the ``reference`` backend, through the one decode loop.
+
+``python -m harness.golden.witness BUNDLE GRAPH...`` writes ``witness-HASH.npz`` files into the bundle and answers with
+one line of JSON a graph. It runs beside PyTorch in a process of its own, with one thread, so that the numbers do
+not depend on how the host was started. :func:`replay` is the host's side.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends import reference
+from backends.contract import StageError
+from harness.bundle import Batch, Bundle, BundleError, Graph, kv_of
+from harness.golden import RecordError, first_line
+from harness.replay.decoder import ContractError, Decoder, Stopped
+
+OUTPUTS = ("logits", "self", "encoder", "cross")
+GROSS = 1e3
+"""A right export lands near the floor (ratio 1); from this multiple on it computes something else."""
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def collect(bundle: Bundle, graph: Graph) -> dict[str, np.ndarray]:
+    """Replay the traced batches of a graph. Returns OUTPUTS as float32, shaped as the bundle's ``trace_*``.
+
+    Raises RecordError when the reference refuses the graph or an output has another shape than the golden.
+    """
+    found = {name: np.full(bundle.array(f"trace_{name}").shape, np.nan, np.float32) for name in OUTPUTS}
+    backend = reference.Backend()
+    try:
+        programs = {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}
+        decoder = Decoder(programs, graph, bundle.dims)
+        for batch in bundle.batches("forced"):
+            _replay_batch(decoder, batch, bundle.decode.start, found)
+    except (StageError, Stopped, ContractError, ValueError, IndexError) as error:
+        raise RecordError(f"witness of {graph.id}: {first_line(error)}; the export is wrong") from error
+    return found
+
+
+def _replay_batch(decoder: Decoder, batch: Batch, start: int, found: dict[str, np.ndarray]) -> None:
+    assert batch.trace is not None  # forced batches are the traced ones
+    valid = batch.mask == 1
+    source = slice(batch.source_start, batch.source_start + int(valid.sum()))
+    starts = batch.trace.starts()
+
+    def keep_source(outputs: dict[str, np.ndarray]) -> None:
+        for name, array in outputs.items():
+            kind = kv_of(name)
+            if name == "last_hidden_state":
+                found["encoder"][source] = array[valid]
+            elif kind and kind.cross:
+                found["cross"][kind.layer, kind.side, source] = array.swapaxes(1, 2)[valid]
+
+    keep_source(decoder.encode(batch.ids, batch.mask))
+    for step in range(max(batch.steps)):
+        fed = batch.tokens[:, step - 1] if step else np.full(len(batch.rows), start, np.int64)
+        outputs = decoder.step(fed)
+        keep_source(outputs)
+        place = slice(starts[step], starts[step + 1])
+        active = batch.trace.active(step)
+        found["logits"][place] = outputs["logits"][:active, -1]
+        for name, array in outputs.items():
+            kind = kv_of(name)
+            if kind and not kind.cross:
+                found["self"][kind.layer, kind.side, place] = array[:active, :, -1]
+
+
+def judge(bundle: Bundle, graph: Graph, found: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest gap to the golden over the largest floor, per output. Raises RecordError where it is gross or not finite."""
+    ratios = {}
+    for name in OUTPUTS:
+        # One layer and side at a time: a copy of everything in float64 may not fit for a large model.
+        index = np.ndindex(found[name].shape[:2]) if name in ("self", "cross") else [()]
+        worst = 0.0
+        for at in index:
+            golden, floor = bundle.array(f"trace_{name}")[at], bundle.floor(graph.precision, name)[at]
+            gaps = np.abs(found[name][at] - golden).reshape(len(golden), -1).max(axis=1)
+            least = float(np.spacing(np.float32(np.abs(golden).max())))
+            ratio = float(gaps.max() / max(float(floor.max()), least))
+            worst = max(worst, ratio)
+            if not ratio <= GROSS:
+                place = int(np.argmax(np.where(np.isfinite(gaps), gaps, np.inf)))
+                raise RecordError(
+                    f"witness of {graph.id}: {_tensor(name, at)} is off the golden by {gaps[place]:.3g} at "
+                    f"{_place(bundle, name, place)}, {ratio:.3g} times PyTorch's own noise; the export is wrong"
+                )
+        ratios[name] = round(worst, 3)
+    return ratios
+
+
+def _tensor(output: str, at: tuple[int, ...]) -> str:
+    if not at:
+        return "last_hidden_state" if output == "encoder" else output
+    return f"present.{at[0]}.{'encoder' if output == 'cross' else 'decoder'}.{('key', 'value')[at[1]]}"
+
+
+def _place(bundle: Bundle, output: str, index: int) -> str:
+    """Where an index of the trace stands, in words."""
+    for batch in bundle.batches("forced"):
+        assert batch.trace is not None
+        if output in ("encoder", "cross"):
+            rows, positions = np.nonzero(batch.mask)
+            if index - batch.source_start < len(rows):
+                at = index - batch.source_start
+                return f"source position {positions[at]} of row {bundle.rows[batch.rows[rows[at]]].id}"
+        elif index < batch.trace.start + sum(batch.steps):
+            starts = batch.trace.starts()
+            step = int(np.searchsorted(starts, index, side="right")) - 1
+            return f"step {step} of row {bundle.rows[batch.rows[index - int(starts[step])]].id}"
+    return f"index {index}"
+
+
+def store(bundle: Bundle, found: dict[str, np.ndarray]) -> str:
+    """Write OUTPUTS, unless equal ones are there, as ``Bundle.witness`` reads them. Returns the file's name.
+
+    An output is stored as the difference of its float32 bit patterns to those of the rounded golden: mostly a few units.
+    Folded (0, -1, 1, -2 ... become 0, 1, 2, 3 ...) and with its four bytes in planes it compresses to a fifth.
+    """
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(found[name]).tobytes() for name in OUTPUTS))
+    name = f"witness-{digest.hexdigest()[:16]}.npz"
+    place = Path(bundle.path) / name
+    if not place.exists():
+        planes = {}
+        for output in OUTPUTS:
+            golden = bundle.array(f"trace_{output}").astype("<f4").view("<i4")
+            difference = found[output].astype("<f4").view("<i4") - golden
+            folded = (difference << 1) ^ (difference >> 31)
+            planes[output] = np.ascontiguousarray(folded.reshape(-1, 1).view(np.uint8).T)
+        partial = place.with_name(f"{name}.{os.getpid()}")
+        with partial.open("wb") as stream:
+            np.savez_compressed(stream, **planes)  # type: ignore[arg-type]  # the stub takes a flag by name
+        partial.replace(place)
+    return name
+
+
+def replay(
+    folder: Path, graphs: Sequence[str], processes: int, tick: Callable[[], object]
+) -> dict[str, dict[str, Any]]:
+    """Witness the named graphs of the bundle in ``folder``; ``tick`` after each.
+
+    Returns for each graph ``file`` and ``ratios``. Raises RecordError with the first problem that any process met.
+    """
+    shares = [share for share in (graphs[start::processes] for start in range(processes)) if share]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    answers: dict[str, dict[str, Any]] = {}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder), *share],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+        )
+        for share in shares
+    ]
+    try:
+        # The shares take turns, so reading them in turn keeps every pipe short and the bar moving.
+        for graph in graphs:
+            worker = workers[graphs.index(graph) % processes]
+            assert worker.stdout is not None
+            assert worker.stderr is not None
+            line = worker.stdout.readline()
+            answer = (
+                json.loads(line) if line else {"error": f"witness of {graph}: {worker.stderr.read().strip()[-500:]}"}
+            )
+            if "error" in answer:
+                raise RecordError(answer["error"])
+            answers[answer.pop("graph")] = answer
+            tick()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    return answers
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        bundle = Bundle(arguments[0], verify=False)
+        graphs = {graph.id: graph for graph in bundle.graphs}
+        for name in arguments[1:]:
+            found = collect(bundle, graphs[name])
+            ratios = judge(bundle, graphs[name], found)
+            print(json.dumps({"graph": name, "file": store(bundle, found), "ratios": ratios}), flush=True)
+    except (RecordError, BundleError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

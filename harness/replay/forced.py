@@ -1,0 +1,54 @@
+"""Forced replays: the golden's tokens are fed, the runtime keeps its own cache. The oracle for numbers."""
+
+import time
+from typing import List, Mapping
+
+import numpy as np
+
+from backends.contract import Program, StageError
+from harness.replay.decoder import Decoder, Stopped
+from harness.replay.job import Job, first_line
+from harness.replay.trace import TraceJudge
+from harness.rows import Row
+
+
+def judge_forced(job: Job, programs: Mapping[str, Program]) -> List[Row]:
+    """One row for each check of trace.CHECKS; the sidecar file gets the gaps and floors."""
+    judge = TraceJudge(job.golden, job.graph)
+    spent = force(job, programs, judge)
+    rows, series = list(judge.rows()), job.save("trace", judge.saved())
+    for row in rows:
+        row.series = series
+        row.detail["seconds"] = {"replay": spent, "compare": judge.seconds}
+    return rows
+
+
+def force(job: Job, programs: Mapping[str, Program], judge: TraceJudge) -> float:
+    """Feed the golden's tokens; the runtime keeps its own cache. Nothing has run on these programs before.
+
+    Returns the seconds spent in the runtime. A batch that cannot go on is a miss at its step; the next ones still run.
+    """
+    decoder = Decoder(programs, job.graph, job.bundle.dims)
+    spent = 0.0
+    for batch in job.golden.batches:
+        step = -1
+        try:
+            began = time.perf_counter()
+            outputs = decoder.encode(batch.ids, batch.mask)
+            spent += time.perf_counter() - began
+            judge.encoder(batch, outputs)
+            fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
+            for step in range(batch.tokens.shape[1]):
+                job.beat()
+                part, past = decoder.part(), decoder.cache()
+                began = time.perf_counter()
+                outputs = decoder.step(fed)
+                spent += time.perf_counter() - began
+                judge.step(batch, step, part, past, outputs)
+                fed = batch.tokens[:, step].copy()
+        except Stopped as stop:
+            judge.stopped(batch, step, "kv_shape", str(stop))
+        except StageError as error:
+            where = "in the encoder" if step < 0 else f"at step {step}"
+            judge.stopped(batch, step, error.kind, f"refused {where}: {first_line(error.message)}")
+    return spent

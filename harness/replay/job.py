@@ -1,0 +1,52 @@
+"""What a worker is asked to do with one graph, and what every check of it needs."""
+
+import os
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from backends.contract import Backend, Program
+from harness.bundle import Bundle, Graph
+from harness.replay.trace import Golden
+
+
+class Job(NamedTuple):
+    """What is asked of one cell. ``beat`` is called as work goes on: silence means that the runtime hangs.
+
+    ``options`` go to the adapter; ``series`` is the path that sidecar files start with, or empty for none.
+    """
+
+    golden: Golden
+    graph: Graph
+    checks: Sequence[str]
+    options: Mapping[str, Any]
+    series: str
+    beat: Callable[[], None]
+
+    @property
+    def bundle(self) -> Bundle:
+        return self.golden.bundle
+
+    def save(self, kind: str, arrays: Mapping[str, np.ndarray]) -> str:
+        """Write a sidecar file before the row that names it. Returns its path from the results folder on."""
+        if not self.series:
+            return ""
+        place = f"{self.series}.{kind}.npz"
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        np.savez_compressed(place, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
+        return "/".join(place.split(os.sep)[-2:])
+
+
+def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
+    programs = {}
+    for part in job.graph.parts:
+        job.beat()
+        programs[part.name] = backend.compile(part, dict(job.options))
+    job.beat()
+    return programs
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, cut to what a table can hold."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""
