@@ -5,11 +5,14 @@ An adapter is one file in this folder whose stem is its ``--backend`` name and w
 run in a worker process on Python 3.8 or later with numpy and one runtime, so they import nothing else.
 """
 
+from __future__ import annotations
+
 import abc
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Dim = Union[int, str]
 """A fixed size, or the name of a dynamic one: ``batch``, ``source`` (encoder length), ``past``, ``total``."""

@@ -57,20 +57,22 @@ def kv_of(name: str) -> Optional[KV]:
     return KV(int(found[1]), found[2] == "encoder", int(found[3] == "value")) if found else None
 
 
-class Trace(NamedTuple):
+class Trace:
     """Trace order of one batch: rows are sorted by falling ``steps``; ``start`` is the batch's first index in it."""
 
-    steps: Tuple[int, ...]
-    start: int
+    def __init__(self, steps: Sequence[int], start: int) -> None:
+        self.steps = tuple(steps)
+        self.start = start
+        self._active = [sum(length > step for length in self.steps) for step in range(max(self.steps) + 1)]
+        self._starts = start + np.concatenate([[0], np.cumsum(self._active[:-1])]).astype(np.int64)
 
     def active(self, step: int) -> int:
         """How many rows are still decoding at this step: they are the first ones."""
-        return sum(length > step for length in self.steps)
+        return self._active[min(step, len(self._active) - 1)]
 
     def starts(self) -> np.ndarray:
         """[steps of the longest row + 1] int64: where each step begins."""
-        counts = [self.active(step) for step in range(max(self.steps))]
-        return self.start + np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return self._starts
 
 
 class Batch(NamedTuple):
@@ -275,7 +277,7 @@ class Bundle:
                 # mmap cannot map an empty array, so those are read.
                 self._arrays[name] = np.load(
                     place, mmap_mode="r" if os.path.getsize(place) > 128 else None, allow_pickle=False
-                )
+                ).view(np.ndarray)  # still mapped; numpy's memmap class would cost at every slice
             except (OSError, ValueError) as error:
                 raise self._error(f"{name}.npy cannot be read ({error})") from error
         return self._arrays[name]

@@ -1,5 +1,6 @@
 """A cell's name, alike in test ids, expectations and commands: ``ort@1.32.0/cpu/torchscript/unified/fp32/op14``."""
 
+import argparse
 import re
 from typing import NamedTuple
 
@@ -33,3 +34,15 @@ class Cell(NamedTuple):
             raise ValueError(f"{text!r} is not a cell; its form is ort@1.32.0/cpu/torchscript/unified/fp32/op14")
         fields = found.groupdict()
         return cls(**{**fields, "opset": int(fields["opset"])})  # type: ignore[arg-type]
+
+
+def span(text: str) -> range:
+    """Opsets of a command line: ``14`` or ``12-17``. Raises argparse's error, which names the option."""
+    low, _, high = text.partition("-")
+    try:
+        opsets = range(int(low), int(high or low) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an opset or a range such as 12-17") from None
+    if not opsets:
+        raise argparse.ArgumentTypeError(f"{text!r} is an empty range; write the lower opset first")
+    return opsets

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.bundle import Bundle, BundleError
-from harness.replay.__main__ import span
+from harness.cell import span
 from harness.rows import RowsError
 
 
@@ -105,7 +105,7 @@ def _record(options: argparse.Namespace) -> int:
 def _backends(options: argparse.Namespace) -> int:
     from tabulate import tabulate
 
-    from harness.plugin import EMBEDDED
+    from harness.launch import EMBEDDED
     from harness.replay import select
     from harness.replay.host import Limits, Worker
 
@@ -126,8 +126,8 @@ def _backends(options: argparse.Namespace) -> int:
 
 
 def _matrix(options: argparse.Namespace) -> int:
+    from harness.launch import EMBEDDED
     from harness.merge import complete
-    from harness.plugin import EMBEDDED
     from reports import matrix
 
     rows = complete(options.results, options.bundle or EMBEDDED)

@@ -1,5 +1,7 @@
 """A row is the answer to one check of one cell. Its dataclass lists the fields; schema and reports derive from it."""
 
+import fcntl
+import itertools
 import json
 import math
 import os
@@ -89,16 +91,32 @@ def box_name() -> str:
 
 
 class Writer:
-    """Appends rows to ``<results>/<box>-<utc>-<pid>.jsonl``; every row is on disk before the next is asked for."""
+    """Appends rows to ``<results>/<box>-<utc>-<pid>.jsonl``; every row is on disk before the next is asked for.
 
-    def __init__(self, results: str) -> None:
+    ``<run>/run.json`` beside it says what was asked and whether it was finished; sidecar files lie in the same folder.
+    """
+
+    def __init__(self, results: str, asked: Dict[str, Any], resume: bool = False) -> None:
+        """``asked``: arguments and bundle in plain JSON. ``resume``: go on with the newest unfinished run of equal ones."""
         os.makedirs(results, exist_ok=True)
         self.box = box_name()
-        self.run = f"{self.box}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-        self.path = os.path.join(results, self.run + ".jsonl")
+        self.asked = asked
+        self.resumed = _unfinished(results, asked) if resume else ""
+        if self.resumed:
+            self.run, self.path, self._stream = self.resumed, *_reopened(results, self.resumed)
+        else:
+            self.run, self.path, self._stream = _new_file(results, self.box)
+        # A run that is still going on holds this lock, so that no other takes it for unfinished.
+        fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.series = os.path.join(results, self.run)
-        # "x": two runs never share a file, and nothing is overwritten.
-        self._stream: IO[str] = open(self.path, "x", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+        self._note(finished=False)
+
+    def _note(self, finished: bool) -> None:
+        os.makedirs(self.series, exist_ok=True)
+        draft = os.path.join(self.series, "run.json.part")
+        with open(draft, "w", encoding="utf-8") as stream:
+            json.dump({"asked": self.asked, "finished": finished}, stream, ensure_ascii=False, indent=1)
+        os.replace(draft, os.path.join(self.series, "run.json"))
 
     def write(self, row: Row) -> None:
         row.run, row.box = self.run, self.box
@@ -106,8 +124,47 @@ class Writer:
         self._stream.write(to_json(row) + "\n")
         self._stream.flush()
 
-    def close(self) -> None:
+    def close(self, finished: bool = True) -> None:
+        self._note(finished)
         self._stream.close()
+
+
+def _new_file(results: str, box: str) -> Tuple[str, str, IO[str]]:
+    """A rows file that nobody else has: two hosts may share the folder, the second and even the process id."""
+    stem = f"{box}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    for number in itertools.count():
+        run = f"{stem}-{number}" if number else stem
+        path = os.path.join(results, run + ".jsonl")
+        try:
+            return run, path, open(path, "x", encoding="utf-8")
+        except FileExistsError:
+            continue
+    raise AssertionError("itertools.count ended")
+
+
+def _reopened(results: str, run: str) -> Tuple[str, IO[str]]:
+    """The rows file of an unfinished run, a line cut short by its death taken off."""
+    path = os.path.join(results, run + ".jsonl")
+    with open(path, "rb+") as raw:
+        raw.truncate(raw.read().rfind(b"\n") + 1)
+    return path, open(path, "a", encoding="utf-8")
+
+
+def _unfinished(results: str, asked: Dict[str, Any]) -> str:
+    """Name of the newest run that asked the same, has not finished, and is not going on; empty when there is none."""
+    notes = sorted(Path(results).glob("*/run.json"), key=lambda place: place.stat().st_mtime, reverse=True)
+    for place in notes:
+        rows = Path(results) / (place.parent.name + ".jsonl")
+        try:
+            note = json.loads(place.read_text(encoding="utf-8"))
+            if note["finished"] or note["asked"] != asked:
+                continue
+            with open(rows, encoding="utf-8") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged, gone, or held by a run that is still going on
+        return place.parent.name
+    return ""
 
 
 def read(path: str) -> Iterator[Row]:

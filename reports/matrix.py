@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from tabulate import tabulate
+from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
 from harness.rows import Row, RowsError, read_all
@@ -53,12 +55,18 @@ class Matrix:
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of each cell and check; absent backends keep one row each, unless a later run found them."""
+    """The last row of each cell and check; absent backends keep one row each, unless some run found them."""
     latest: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: (row.time, row.run)):
-        latest[(row.cell or row.backend, row.check)] = row
-    found = {row.backend for row in latest.values() if row.cell}
-    return [row for row in latest.values() if row.cell or row.backend not in found]
+        latest[(row.cell or _asked(row), row.check)] = row
+    found = [row for row in latest.values() if row.cell]
+    known = {row.backend for row in found} | {f"{row.backend}@{row.version}" for row in found}
+    return [row for row in latest.values() if row.cell or _asked(row) not in known]
+
+
+def _asked(row: Row) -> str:
+    """What was asked for where nothing was found: a backend, or a version of it."""
+    return f"{row.backend}@{row.version}" if row.version else row.backend
 
 
 def seen_status(row: Row) -> str:
@@ -141,44 +149,58 @@ def legend(matrix: Matrix) -> str:
     return " · ".join(words + ([f"{verdict.MISSING.symbol} {verdict.MISSING.meaning}"] if missing else []))
 
 
-def _folds(matrix: Matrix) -> Iterable[list[Column]]:
-    """Columns in groups that fit the width, a runtime's columns kept together."""
+def _folds(matrix: Matrix, marks: dict[tuple[int, Column], str]) -> Iterable[list[Column]]:
+    """Columns in groups whose table fits the width, a runtime's columns kept together where they fit at all."""
+
+    def fits(columns: Sequence[Column]) -> bool:
+        return max(wcswidth(line) for line in _table(matrix, columns, marks, "simple").splitlines()) <= WIDTH
+
     fold: list[Column] = []
-    used = 0
     for runtime in dict.fromkeys(column.runtime for column in matrix.columns):
         group = [column for column in matrix.columns if column.runtime == runtime]
-        width = sum(
-            max(len(runtime) if index == 0 else 0, len(column.layout), 7) + 2 for index, column in enumerate(group)
-        )
-        if fold and used + width > WIDTH - 7:
+        if fold and not fits(fold + group):
             yield fold
-            fold, used = [], 0
-        fold, used = fold + group, used + width
+            fold = []
+        for column in group:
+            if fold and not fits([*fold, column]):
+                yield fold
+                fold = []
+            fold.append(column)
     if fold:
         yield fold
 
 
 def terminal(matrix: Matrix) -> str:
-    """Text for 80 columns: folded by runtime."""
+    """Text for 80 columns: folded by runtime, long lines wrapped."""
     marks, notes = _notes(matrix, matrix.columns)
-    blocks = [_table(matrix, fold, marks, "simple") for fold in _folds(matrix)]
-    return "\n".join(_blocks(matrix, blocks, notes))
+    lines = "\n\n".join(_table(matrix, fold, marks, "simple") for fold in _folds(matrix, marks)).split("\n")
+    for text in [legend(matrix), *notes, *_absences(matrix), *_facts(matrix)]:
+        # A path or a command is longer than a line at times, and is of use only in one piece.
+        lines += wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def markdown(matrix: Matrix) -> str:
     marks, notes = _notes(matrix, matrix.columns)
-    blocks = [_table(matrix, fold, marks, "github") + "\n" for fold in _folds(matrix)]
-    lines = _blocks(matrix, blocks, ["- " + note for note in notes])
-    return "# Compatibility matrix\n\n" + "\n".join(lines) + "\n"
+    lists = ["\n".join("- " + _escaped(text) for text in texts) for texts in (notes, _absences(matrix))]
+    tables = [_table(matrix, fold, marks, "github") for fold in _folds(matrix, marks)]
+    blocks = ["# Compatibility matrix", *tables, legend(matrix), *lists, *_facts(matrix)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _blocks(matrix: Matrix, blocks: list[str], notes: list[str]) -> list[str]:
-    away = [f"⬜ {row.backend}: {row.message}" for row in matrix.absent]
-    lines = [block + "\n" if blocks[-1] is not block and not block.endswith("\n") else block for block in blocks]
+def _escaped(text: str) -> str:
+    """A runtime's words, with nothing in them that Markdown would act on."""
+    return re.sub(r"([\\`*<|])", r"\\\1", text)
+
+
+def _absences(matrix: Matrix) -> list[str]:
+    return [f"{verdict.STATUSES['ABSENT'].symbol} {_asked(row)}: {row.message}" for row in matrix.absent]
+
+
+def _facts(matrix: Matrix) -> list[str]:
     bundles = sorted({entry.row.bundle for entry in matrix.entries.values()})
     last = max((entry.row.time for entry in matrix.entries.values()), default="never")
-    facts = f"bundle {', '.join(bundles)} · last run {last}" if bundles else ""
-    return [line for line in [*lines, legend(matrix), *notes, *away, facts] if line]
+    return [f"bundle {', '.join(bundles)} · last run {last}"] if bundles else []
 
 
 def records(matrix: Matrix) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ filled in without an error, so what would only show as a bad translation is refu
 import contextlib
 import json
 import os
+import pickle
 import re
 import warnings
 from collections.abc import Iterator
@@ -145,12 +146,13 @@ class Marian:
                 with safe_open(self.path / name, framework="pt") as stream:
                     return set(stream.keys())
             return set(torch.load(self.path / name, map_location="meta", weights_only=True))
+        except pickle.UnpicklingError as error:
+            raise self.error(
+                f"{name} is not read: it holds more than tensors, and unpickling that runs code",
+                "save the model as model.safetensors",
+            ) from error
         except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, TypeError, KeyError) as error:
             raise self.error(f"{name} cannot be read ({first_line(error)})", "copy it again from its source") from error
-        except Exception as error:
-            raise self.error(
-                f"{name} is refused ({first_line(error)})", "save the model as model.safetensors"
-            ) from error
 
     def _vocabulary(self, name: str, size: int) -> dict[str, int]:
         ids = self._json(name)
@@ -207,11 +209,18 @@ class Marian:
                     attn_implementation="eager",
                     local_files_only=True,
                     output_loading_info=True,
+                    # Reported below in words that say which tensor it was.
+                    ignore_mismatched_sizes=True,
                 )
         except Exception as error:
             raise self.error(
                 f"the weights cannot be loaded ({first_line(error)})", "copy them again from their source"
             ) from error
+        for name, held, asked in report["mismatched_keys"]:
+            raise self.error(
+                f"{name} has shape {list(held)}, config.json asks for {list(asked)}",
+                "use the configuration that the model was trained with",
+            )
         if report["missing_keys"]:
             raise self.error(
                 f"the checkpoint lacks {len(report['missing_keys'])} tensors, {min(report['missing_keys'])} first",

@@ -11,6 +11,7 @@ from typing import List, Tuple
 
 from backends.contract import Absent
 from harness.bundle import Bundle, BundleError
+from harness.cell import span
 from harness.judge import verdict
 from harness.replay import select, worker
 from harness.replay.cell import NUMERIC, identify
@@ -20,15 +21,6 @@ from harness.rows import Row, Writer
 EXAMPLE = (
     "example: python3 -m harness.replay corpora/tiny-marian-en-zh.bundle --backend ort --opset 12-17 --results results"
 )
-
-
-def span(text: str) -> "range":
-    """``14`` or ``12-17``."""
-    low, _, high = text.partition("-")
-    try:
-        return range(int(low), int(high or low) + 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an opset or a range such as 12-17") from None
 
 
 def main() -> int:
@@ -67,7 +59,8 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     except Absent as absent:
         print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)
         return 2
-    writer = Writer(options.results)
+    asked = {"backend": selector.text, "opsets": [options.opset.start, options.opset.stop], "layout": options.layout}
+    writer = Writer(options.results, {**asked, "bundle": bundle.short})
     again = f"python3 -m harness.replay {options.bundle} --backend {selector.text}"
     outcomes: List[Tuple[str, int]] = []
     golden = Golden(bundle, probe.precision)

@@ -83,10 +83,10 @@ class Worker:
             said = self._read()
         except Died as died:
             self.stop()
-            return Found(failure=Row("artifact", died.status, "probe", died.kind, message=died.message,
+            return Found(failure=Row("probe", died.status, "probe", died.kind, message=died.message,
                                      detail={"said": died.log}))  # fmt: skip
         except OSError as error:
-            return Found(failure=Row("artifact", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+            return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
         if "absent" in said:
             self.stop()
             return Found(absent=said["absent"])
@@ -95,7 +95,7 @@ class Worker:
         log = self._tail()
         self.stop()
         return Found(
-            failure=Row("artifact", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
+            failure=Row("probe", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
         )
 
     def replay(self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any]) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """Does this runtime decode like PyTorch? One test a cell and check; ``pytest --backend=NAME`` chooses the runtimes."""
 
-from harness.plugin import Campaign, Question, conclude
+from harness.campaign import Campaign, Question
+from harness.plugin import conclude
 
 
 def test_decodes_like_pytorch(campaign: Campaign, question: Question) -> None:

@@ -1,0 +1,1 @@
+"""Known-bad backends that the harness must catch."""
