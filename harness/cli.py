@@ -1,4 +1,4 @@
-"""``conform``: record a bundle, see the backends of this box, merge rows into a matrix."""
+"""``conform``: record a bundle, see the backends of this box, merge rows into a matrix, explain a cell."""
 
 import argparse
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.bundle import Bundle, BundleError
 from harness.cell import span
-from harness.rows import RowsError
+from harness.judge import verdict
+from harness.rows import RowsError, read_all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +77,58 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument(
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
     )
+
+    explain = command(
+        "explain", _explain, "replay one cell again: every check, who is to blame, the knobs tried, the command",
+        "conform explain ort@1.32.0/cpu/torchscript/unified/fp32/op14",
+    )  # fmt: skip
+    explain.add_argument("cell", help="a cell as test ids and rows write it")
+    explain.add_argument("--bundle", type=Path, help="folder made by `conform record` (default: the embedded one)")
+    explain.add_argument("--backend-python", help="interpreter that has the runtime (default: this one)")
+
+    expected = command(
+        "expectations", _expectations, "show how rows would change the files of expected failures",
+        "conform expectations results --update",
+    )  # fmt: skip
+    expected.add_argument(
+        "results", nargs="*", type=Path, default=[Path("results")], help="folders or files (default: results)"
+    )
+    expected.add_argument("--update", action="store_true", help="write the files too")
     return parser
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from harness.cell import Cell
+    from harness.explain import cell_again, page
+    from harness.launch import EMBEDDED
+    from harness.replay.select import UnknownBackend
+
+    try:
+        rows = cell_again(Cell.parse(options.cell), options.bundle or EMBEDDED, options.backend_python)
+    except (ValueError, UnknownBackend) as error:
+        raise BadInput(str(error)) from error
+    print(page(rows))
+    return verdict.exit_code((row.status, row.compared) for row in rows)
+
+
+def _expectations(options: argparse.Namespace) -> int:
+    from harness import expect
+    from harness.expectations import ExpectationError
+    from reports.matrix import newest
+
+    try:
+        changes = expect.proposals(newest(row for _, row in read_all(options.results)))
+    except ExpectationError as error:
+        raise BadInput(str(error)) from error
+    for place, (old, new) in changes.items():
+        print(expect.diff(place, old, new), end="")
+        if options.update:
+            place.write_text(new, encoding="utf-8")
+    if not changes:
+        print("the expectations fit these rows")
+    elif not options.update:
+        print("nothing written; add --update to write this")
+    return 0
 
 
 def _record(options: argparse.Namespace) -> int:

@@ -47,9 +47,7 @@ def launch(config: pytest.Config) -> Launch | None:
     wish = config.getoption
     python = wish("--backend-python")
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
-        raise pytest.UsageError(
-            f"--backend-python={python}: no such interpreter; give the path of a python"
-        )
+        raise pytest.UsageError(f"--backend-python={python}: no such interpreter; give the path of a python")
     backends = [text.strip() for text in wish("--backend").split(",") if text.strip()]
     if not backends:
         raise pytest.UsageError("--backend= names no backend; give one, e.g. --backend=ort")

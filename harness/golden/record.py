@@ -104,6 +104,7 @@ class _Recorder:
         """The golden: tokens of every row, everything of the traced ones, the floor of each precision."""
         self.bar.phase("load fp64", 1)
         model = self.marian.load("fp64")
+        self.bar.tick()
         rules = self.marian.rules(model, limit)
         decoded = self._greedy(model, rules)
         steps = [len(row.tokens) for row in decoded]

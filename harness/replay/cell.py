@@ -4,7 +4,7 @@ import os
 import resource
 import sys
 import time
-from typing import Iterator, List, Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from harness.bundle import Bundle, Graph
 from harness.cell import Cell
 from harness.judge import verdict
 from harness.replay.decoder import Decoder, Stopped
-from harness.replay.evidence import lay_blame
+from harness.replay.evidence import Blame
 from harness.replay.forced import judge_forced
 from harness.replay.free import judge_tokens
 from harness.replay.invariance import judge_invariance
@@ -82,33 +82,21 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
 
 def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
     programs = compile_parts(backend, job)
-    forced: List[Row] = []
+    blame = Blame(backend, job)
     if set(asked) & {*FORCED, "tokens", "invariance"}:
         # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.
-        forced = judge_forced(job, programs)
-        for row in forced:
-            yield _blamed(backend, job, row, forced) if row.check in asked else row
+        blame.forced = judge_forced(job, programs)
+        yield from map(blame.lay, blame.forced)
     if "tokens" in asked:
-        yield _blamed(backend, job, judge_tokens(job, programs), forced)
+        yield blame.lay(judge_tokens(job, programs))
     if "placement" in asked:
         yield judge_placement(probe, programs)
     for program in programs.values():
         program.close()
     if "invariance" in asked:
-        yield _blamed(backend, job, judge_invariance(backend, job), forced)
+        yield blame.lay(judge_invariance(backend, job))
     if "cost" in asked:
         yield measure_cost(backend, job)
-
-
-def _blamed(backend: Backend, job: Job, row: Row, forced: Sequence[Row]) -> Row:
-    """A failed row with its culprit: found out once a cell, and told to each failed row of it."""
-    if row.status == "FAIL":
-        known = next((other for other in forced if other.blame and other is not row), None)
-        if known and row.check in FORCED:
-            row.blame, row.knob, row.detail["evidence"] = known.blame, known.knob, known.detail["evidence"]
-        else:
-            lay_blame(backend, job, row, forced)
-    return row
 
 
 def judge_placement(probe: Probe, programs: Mapping[str, Program]) -> Row:

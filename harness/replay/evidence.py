@@ -14,14 +14,29 @@ from harness.replay.trace import CHECKS, TraceJudge
 from harness.rows import Row
 
 
-def lay_blame(backend: Backend, job: Job, failed: Row, forced: Sequence[Row]) -> None:
-    """Fill in ``blame`` and ``knob`` of a failed row. ``forced``: the rows of the cell's forced replay."""
-    wrong = [row.check for row in forced if row.status == "FAIL"]
-    knob = clearing_knob(backend, job, wrong) if wrong else None
-    seen = blame.Evidence(golden_contradicts_itself(job), witness_is_wrong(job, wrong), bool(wrong), knob)
-    failed.blame = blame.culprit(failed.check, seen)
-    failed.knob = knob or ""
-    failed.detail["evidence"] = seen._asdict()
+class Blame:
+    """The culprit of one cell's failures: looked for once, at the first of them. ``forced``: the forced replay's rows."""
+
+    def __init__(self, backend: Backend, job: Job) -> None:
+        self.backend = backend
+        self.job = job
+        self.forced: List[Row] = []
+        self._seen: Optional[blame.Evidence] = None
+
+    def lay(self, row: Row) -> Row:
+        """Fill in ``blame``, ``knob`` and the evidence of a row that failed."""
+        if row.status == "FAIL":
+            seen = self._seen = self._seen or self._look()
+            row.blame, row.knob = blame.culprit(row.check, seen), seen.knob or ""
+            row.detail["evidence"] = seen._asdict()
+            row.detail["knobs"] = list(self.backend.capabilities.knobs) if seen.forced else []
+        return row
+
+    def _look(self) -> blame.Evidence:
+        wrong = [row.check for row in self.forced if row.status == "FAIL"]
+        knob = clearing_knob(self.backend, self.job, wrong) if wrong else None
+        golden, witness = golden_contradicts_itself(self.job), witness_is_wrong(self.job, wrong)
+        return blame.Evidence(golden, witness, bool(wrong), knob)
 
 
 def golden_contradicts_itself(job: Job) -> bool:

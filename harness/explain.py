@@ -1,0 +1,63 @@
+"""``conform explain CELL``: one cell once more, every check of it, with blame, knobs tried and the command."""
+
+import tempfile
+from pathlib import Path
+
+from harness.campaign import Campaign
+from harness.cell import Cell
+from harness.judge import verdict
+from harness.launch import Launch, Options
+from harness.plugin import explain
+from harness.rows import Row
+
+
+def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
+    """Replay that cell, write nothing. Raises ValueError when this box or bundle cannot make it, and what Launch raises."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(
+            [cell.backend if ":" in cell.backend else f"{cell.backend}@{cell.version}"],
+            bundle,
+            range(cell.opset, cell.opset + 1),
+            cell.layout,
+            python=python,
+            results=Path(folder),
+        )
+        campaign = Campaign(Launch(options))
+        try:
+            questions = [one for one in campaign.questions() if one.cell == str(cell)]
+            if not questions:
+                raise ValueError("; ".join(campaign.absences()) or f"this box makes no cell {cell}, but "
+                                 f"{', '.join(sorted({one.cell for one in campaign.questions()}))}")  # fmt: skip
+            campaign.only(questions)
+            return [campaign.ask(question) for question in questions]
+        finally:
+            campaign.close()
+
+
+def page(rows: list[Row]) -> str:
+    """What was found, in lines: a summary of every check, then each one that does not pass."""
+    width = max(len(row.check) for row in rows)
+    lines = [f"{rows[0].cell}", ""]
+    for row in rows:
+        word = verdict.STATUSES[row.status]
+        near = ""
+        if row.status == "PASS" and row.value is not None and row.bound:
+            near = f"  {row.metric} {row.value:.3g} of {row.bound:.3g}"
+        lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<6} {row.compared:>10,} compared{near}")
+    for row in rows:
+        if row.status != "PASS":
+            lines += ["", explain(row), *_evidence(row)]
+    return "\n".join(lines)
+
+
+def _evidence(row: Row) -> list[str]:
+    seen = row.detail.get("evidence")
+    if not seen:
+        return []
+    tried = ", ".join(row.detail.get("knobs", [])) or "none"
+    return [
+        f"  golden: {'contradicts its own logits' if seen['golden'] else 'consistent'}",
+        f"  witness: {'wrong as well' if seen['witness'] else 'right, so the exported graph is'}",
+        f"  forced replay: {'wrong' if seen['forced'] else 'right'}",
+        f"  knobs tried: {tried}; " + (f"{seen['knob']} clears it" if seen["knob"] else "none clears it"),
+    ]

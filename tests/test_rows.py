@@ -1,0 +1,136 @@
+"""Rows on disk: the schema that others may rely on, and what is read back."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from harness import rows
+from harness.judge import verdict
+from reports import schema
+from tests import helpers
+
+
+@pytest.fixture(scope="module")
+def real(ort_run: Any) -> list[dict[str, Any]]:
+    return helpers.rows_in(ort_run[1])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "some.jsonl"
+
+
+def line(**changes: Any) -> str:
+    made = json.loads(rows.to_json(rows.Row("logits", "PASS", compared=5, cell="c", run="r", time="t", box="b")))
+    return json.dumps({**made, **changes})
+
+
+def test_committed_schema_is_current() -> None:
+    assert schema.PLACE.read_text(encoding="utf-8") == schema.text(), "run python -m reports.schema"
+
+
+def test_schema_is_one_and_describes_only_fields() -> None:
+    made = schema.build()
+    jsonschema.Draft202012Validator.check_schema(made)
+    assert list(made["properties"]) == [field.name for field in dataclasses.fields(rows.Row)]
+    assert set(schema.SAYS) <= set(made["properties"])
+    assert made["properties"]["status"]["enum"] == list(verdict.STATUSES)
+
+
+def test_every_row_of_a_real_run_is_valid(real: list[dict[str, Any]], valid: Any) -> None:
+    assert {row["check"] for row in real} == set(verdict.CHECKS)
+    valid(real)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "GREEN"}, {"stage": "later"}, {"check": "vibes"}, {"schema": 2}, {"extra": 1}, {"value": "big"},
+        {"compared": 1.5}, {"step": "3"}, {"detail": None}, {"cell": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schema_refuses_what_is_no_row(real: list[dict[str, Any]], change: dict[str, Any]) -> None:
+    checker = jsonschema.Draft202012Validator(schema.build())
+    assert not checker.is_valid({**real[0], **change})
+    assert not checker.is_valid({name: value for name, value in real[0].items() if name != next(iter(change))} | {"x": 1})
+
+
+def test_numbers_that_json_has_not_are_strings_and_come_back(file: Path, valid: Any) -> None:
+    row = rows.Row("logits", "FAIL", value=math.inf, bound=-math.inf, floor=math.nan, detail={"a": [math.inf, {"b": math.nan}]})
+    text = rows.to_json(row)
+    written = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert (written["value"], written["bound"], written["floor"]) == ("inf", "-inf", "nan")
+    assert written["detail"] == {"a": ["inf", {"b": "nan"}]}
+    valid([written])
+    file.write_text(text + "\n", encoding="utf-8")
+    (found,) = rows.read(str(file))
+    assert (found.value, found.bound) == (math.inf, -math.inf)
+    assert found.floor is not None
+    assert math.isnan(found.floor)
+
+
+def test_every_field_comes_back(real: list[dict[str, Any]]) -> None:
+    for written in real:
+        assert json.loads(rows.to_json(rows.from_dict(written))) == written
+
+
+def test_last_line_cut_short_is_left_out(file: Path) -> None:
+    file.write_text(line() + "\n" + line(check="tokens") + "\n" + line()[:40], encoding="utf-8")
+    assert [row.check for row in rows.read(str(file))] == ["logits", "tokens"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "{", "[1]", "17", '"text"', line(schema=99), line(extra=1), line(value="big"), line(status="GREEN"),
+        line(check="vibes"), line(stage="later"), line(compared="many"), line(detail=[]), line(time=None),
+        line(status="XFAIL"), line(opset="seventeen"),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_named(file: Path, wrong: str) -> None:
+    file.write_text("\n".join([line(), wrong, line()]) + "\n", encoding="utf-8")
+    with pytest.raises(rows.RowsError) as caught:
+        list(rows.read(str(file)))
+    said = str(caught.value)
+    assert f"{file}, line 2" in said
+    assert "\n" not in said
+    assert "take the line out" in said
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", None], ids=["not UTF-8", "missing"])
+def test_a_file_that_cannot_be_read_is_named(file: Path, content: bytes | None) -> None:
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(rows.RowsError, match=r"some\.jsonl") as caught:
+        list(rows.read(str(file)))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_rows_at_all_is_said(tmp_path: Path, file: Path) -> None:
+    file.write_text("", encoding="utf-8")
+    with pytest.raises(rows.RowsError, match="no rows"):
+        rows.read_all([tmp_path])
+
+
+def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    writer = rows.Writer(str(tmp_path))
+    for count in (1, 2, 3):
+        writer.write(rows.Row("logits", "PASS"))
+        assert len(Path(writer.path).read_text(encoding="utf-8").splitlines()) == count
+    writer.close()
+
+
+def test_a_rows_file_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows.time, "strftime", lambda *_: "20260101T000000Z")
+    first = rows.Writer(str(tmp_path))
+    first.write(rows.Row("logits", "PASS"))
+    first.close()
+    with pytest.raises(FileExistsError):
+        rows.Writer(str(tmp_path))
+    assert len(list(rows.read(first.path))) == 1
