@@ -64,15 +64,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if running is None:
         return
     running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
-    if running.all_absent and not running.options.allow_absent:
-        for question in running.questions():
+    if session.config.option.collectonly:
+        return
+    for question in running.questions():
+        if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
             running.ask(question)
+    if running.all_absent and not running.options.allow_absent:
         raise pytest.UsageError("; ".join(running.absences()))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     running = session.config.stash.get(CAMPAIGN, None)
-    if running is not None and exitstatus == 0 and not session.config.option.collectonly:
+    if running is not None and exitstatus == pytest.ExitCode.INTERRUPTED:
+        session.exitstatus = 130
+    if running is not None and exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
         nothing = not any(target.compared for target in running.targets)
         absent, idle = bool(running.absences()), bool(running.idle())
         session.exitstatus = plugin.exit_status(absent, running.options.allow_absent, idle, nothing)

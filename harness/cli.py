@@ -1,6 +1,7 @@
 """``conform``: record a bundle, see the backends of this box, merge rows into a matrix, explain a cell."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,8 +134,7 @@ def _expectations(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     try:
-        from harness.golden import record
-        from harness.golden.marian import RecordError
+        from harness.golden import RecordError, record
     except ImportError as error:
         raise BadInput(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
     try:
@@ -161,19 +161,23 @@ def _backends(options: argparse.Namespace) -> int:
     from harness.replay import select
     from harness.replay.host import Limits, Worker
 
+    python = options.backend_python
+    if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
+        raise BadInput(f"--backend-python {python}: no such interpreter; give the path of a python")
     table = []
     for name in select.names():
-        worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), options.backend_python)
+        worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), python)
         found = worker.probe()
         worker.stop()
         if found.probe:
-            table.append([name, "present", found.probe.version, found.probe.device, found.probe.precision, "run", ""])
+            where = f"{found.probe.device} {found.probe.precision}"
+            table.append([name, "present", found.probe.version, where, "run", ""])
         elif found.absent:
-            table.append([name, "absent", "", "", "", "-", f"{found.absent['reason']}; {found.absent['remedy']}"])
+            table.append([name, "absent", "", "", "-", f"{found.absent['reason']}; {found.absent['remedy']}"])
         elif found.failure:
-            table.append([name, found.failure.status, "", "", "", "-", found.failure.message])
-    headers = ["backend", "here", "version", "device", "precision", "depth", "why not, what to do"]
-    print(tabulate(table, headers=headers, maxcolwidths=[None] * 6 + [34]))
+            table.append([name, found.failure.status, "", "", "-", found.failure.message])
+    headers = ["backend", "here", "version", "device", "depth", "why not, what to do"]
+    print(tabulate(table, headers=headers, maxcolwidths=[None] * 5 + [28]))
     return 0
 
 

@@ -15,9 +15,10 @@ from transformers import MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from harness.bundle import Batch, Decode, pad_rows
+from harness.bundle import Batch, Decode, Trace, pad_rows
 from harness.golden import RecordError
 from harness.golden.parts import cache_word, empty_cache
+from harness.replay.invariance import more_padding, select_rows
 
 TOP = 4
 Arrays = dict[str, np.ndarray]
@@ -180,6 +181,27 @@ def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names:
                     f"row {names[batch.rows[row]]}: at step {step} float64 chooses id {batch.tokens[row, step]} in "
                     f"one batch and {token} in another, a tie to the last digit; leave this row out of the corpus"
                 )
+
+
+def invariance(model: MarianMTModel, batches: Sequence[Batch], golden: Arrays, rules: Decode) -> dict[str, float]:
+    """Largest change of a logit when PyTorch itself runs the traced rows with more padding, or alone.
+
+    Rounding in a sound model; a model that really depends on its padding must not be held against a runtime.
+    """
+    worst = {"padded": 0.0, "alone": 0.0}
+    start = 0
+    for batch in batches:
+        trace = Trace(batch.steps, start)
+        padded = forced(model, [more_padding(batch, rules.pad)], rules, int)["logits"]
+        worst["padded"] = max(
+            worst["padded"], float(np.abs(padded - golden["logits"][start : start + len(padded)]).max())
+        )
+        for row, steps in enumerate(batch.steps):
+            alone = forced(model, [select_rows(batch, (row,))], rules, int)["logits"]
+            together = golden["logits"][trace.starts()[:steps] + row]
+            worst["alone"] = max(worst["alone"], float(np.abs(alone - together).max()))
+        start += sum(batch.steps)
+    return worst
 
 
 def trace_order(batch: Batch) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ from harness.golden.against import against
 from harness.golden.export import EXPORTER, OPSETS, export_part
 from harness.golden.marian import DTYPES, Marian
 from harness.golden.parts import LAYOUTS, parts
+from harness.text import Scorer
 
 __all__ = ["RecordError", "against", "record"]
 
@@ -133,6 +134,7 @@ class _Recorder:
         self.bar.phase("replay fp64", total)
         golden = decode.forced(model, padded, rules, self.bar.tick)
         decode.check_forced(golden, padded, rules, [row.id for row in self.rows])
+        self.manifest["invariance"] = decode.invariance(model, padded, golden, rules)
         self._save(**{f"trace_{name}": array for name, array in golden.items()})
         for precision in precisions:
             self.bar.phase(f"replay {precision}", total)
@@ -177,6 +179,18 @@ class _Recorder:
                 self.manifest["graphs"].append(graph)
                 self.bar.tick()
 
+    def _check_text(self, scorer: Scorer) -> None:
+        """Raise RecordError unless the piece table detokenises as the model's own tokenizer does."""
+        tokenizer, bundle = self.marian.tokenizer, scorer.bundle
+        for number, (row, text) in enumerate(zip(self.rows, scorer.golden, strict=True)):
+            ids = bundle.tokens(number).tolist()
+            own = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            if tokenizer.unk_token_id not in ids and own.split() != text.split():
+                raise RecordError(
+                    f"row {row.id}: the piece table gives {text!r}, the tokenizer {own!r}; "
+                    "target.spm has pieces that vocab.json spells otherwise: take both from one checkpoint"
+                )
+
     def finish(self, threads: int) -> str:
         """Witness what was written, then write the manifest. Returns its hash."""
         self.manifest["signature"] = {
@@ -194,6 +208,9 @@ class _Recorder:
         self.bar.phase("witness", len(ids))
         found = witness.replay(self.folder, ids, min(os.cpu_count() or 1, 4), self.bar.tick)
         self.manifest["witness"] = {graph: found[graph]["file"] for graph in ids}
+        scorer = Scorer(Bundle(str(self.folder), verify=False))
+        self._check_text(scorer)
+        self.manifest["golden_text"] = scorer.record()
         self.manifest["witness_ratios"] = {graph: found[graph]["ratios"] for graph in ids}
         return folder.write_manifest(self.folder, self.manifest)
 

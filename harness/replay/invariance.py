@@ -77,16 +77,13 @@ def _ways(
             pass
         between = "the same batch after another one (state kept between sentences)"
         yield again._replace(name="aba", meaning=between), _logits(job, programs, batch)
-    padded = batch._replace(
-        ids=np.pad(batch.ids, ((0, 0), (0, PADDING)), constant_values=job.bundle.decode.pad),
-        mask=np.pad(batch.mask, ((0, 0), (0, PADDING))),
-    )
+    padded = more_padding(batch, job.bundle.decode.pad)
     yield Way("padded", "more padding in the source", padded, everything), _logits(job, programs, padded)
     backwards = everything[::-1]
-    turned = _select(batch, backwards)
+    turned = select_rows(batch, backwards)
     yield Way("order", "the rows of the batch in another order", turned, backwards), _logits(job, programs, turned)
     for row in sorted({int(batch.mask.sum(axis=1).argmin()), len(batch.rows) - 1, 0}):
-        single = _select(batch, (row,))
+        single = select_rows(batch, (row,))
         yield Way("alone", "alone instead of in a batch", single, (row,)), _logits(job, programs, single)
     fresh = compile_parts(backend, job)
     _long_first(job, fresh, batch)
@@ -96,7 +93,13 @@ def _ways(
         program.close()
 
 
-def _select(batch: Batch, rows: Tuple[int, ...]) -> Batch:
+def more_padding(batch: Batch, pad: int) -> Batch:
+    """The same batch with PADDING more columns in its source."""
+    wider = ((0, 0), (0, PADDING))
+    return batch._replace(ids=np.pad(batch.ids, wider, constant_values=pad), mask=np.pad(batch.mask, wider))
+
+
+def select_rows(batch: Batch, rows: Tuple[int, ...]) -> Batch:
     """Some rows of a batch, its padding cut to the longest of them."""
     index = list(rows)
     source = int(batch.mask[index].sum(axis=1).max())
@@ -127,7 +130,7 @@ def _logits(job: Job, programs: Mapping[str, Program], batch: Batch) -> Iterator
 def _long_first(job: Job, programs: Mapping[str, Program], batch: Batch) -> None:
     """Make the step part's first inference one with the golden's longest cache of this batch."""
     decoder = Decoder(programs, job.graph, job.bundle.dims)
-    longest = _select(batch, (0,))
+    longest = select_rows(batch, (0,))
     decoder.encode(longest.ids, longest.mask)
     trace = batch.trace
     assert trace is not None
