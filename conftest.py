@@ -79,8 +79,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = 130
     if running is not None and exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
         nothing = not any(target.compared for target in running.targets)
-        absent, idle = bool(running.absences()), bool(running.idle())
-        session.exitstatus = plugin.exit_status(absent, running.options.allow_absent, idle, nothing)
+        wrong = nothing or bool(running.idle() or running.unmatched())
+        session.exitstatus = plugin.exit_status(bool(running.absences()), running.options.allow_absent, wrong)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

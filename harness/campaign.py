@@ -240,6 +240,21 @@ class Campaign:
         """Backends that are here and compared nothing."""
         return [target.selector.text for target in self.targets if not target.compared and not target.found.absent]
 
+    def unmatched(self) -> list[str]:
+        """Expectations that nothing in a whole run spoke of: a file that nobody looks after. A part of a run says nothing."""
+        whole = self.options.bundle == EMBEDDED and len(self.graphs) == len(self.bundle.graphs)
+        everything = {(question.cell, question.check) for question in self.questions()}
+        asked = {(cell, check) for cell, checks in self._asked.items() for check in checks}
+        if not whole or everything != asked:
+            return []
+        return [
+            f"expectation {entry.words()} of {target.selector.name} matches nothing; take it out or mend its conditions"
+            for target in self.targets
+            for entry in target.expected
+            if target.probe and entry.applies(target.probe.version, target.probe.device)
+            if not any(entry.covers(row) for row in self.rows if row.backend == target.selector.name)
+        ]
+
     def totals(self) -> list[str]:
         """The run in a few lines: counts, rows file, and whatever makes the exit code other than 0."""
         counts = Counter(row.status for row in self.rows)
@@ -249,7 +264,7 @@ class Campaign:
         if self.options.resume:
             lines.append(f"resumed {self.writer.resumed}" if self.writer.resumed else "nothing to resume: a new run")
         lines += [f"{name} was asked for and compared nothing" for name in self.idle()]
-        return lines + self.absences()
+        return lines + self.unmatched() + self.absences()
 
     def close(self) -> None:
         """End the workers; rows already written stay. What was asked and not answered is left for ``--resume``."""

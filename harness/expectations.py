@@ -43,20 +43,27 @@ class Expectation:
     device: str | None = None
     steps: tuple[int, ...] = ()
 
-    def covers(self, row: Row) -> bool:
-        """Whether this entry speaks of that row's check and cell."""
-        if row.check not in self.checks:
-            return False
+    def applies(self, version: str, device: str) -> bool:
+        """Whether this entry speaks of that runtime on that device at all."""
         try:
-            version = self.version is None or self.version.contains(row.version, prereleases=True)
+            return self.device in (None, device) and (
+                self.version is None or self.version.contains(version, prereleases=True)
+            )
         except InvalidVersion:
             return False
+
+    def covers(self, row: Row) -> bool:
+        """Whether this entry speaks of that row's check and cell."""
         return (
-            version
+            row.check in self.checks
+            and self.applies(row.version, row.device)
             and (self.opset is None or row.opset in self.opset)
             and self.layout in (None, row.layout)
-            and self.device in (None, row.device)
         )
+
+    def words(self) -> str:
+        """The entry in a few words, for a message."""
+        return f"{self.status} of {', '.join(self.checks)} ({self.layout or 'any layout'}, version {self.version or 'any'})"
 
 
 def load(backend: str) -> list[Expectation]:

@@ -111,8 +111,8 @@ def conclude(row: Row) -> None:
         pytest.fail(explain(row), pytrace=False)
 
 
-def exit_status(absent: bool, allowed: bool, idle: bool, nothing: bool) -> int:
-    """Exit code of a run in which no test failed. ``idle``: some backend that is here compared nothing."""
+def exit_status(absent: bool, allowed: bool, wrong: bool) -> int:
+    """Exit code of a run in which no test failed. ``wrong``: a backend compared nothing, or an expectation matched none."""
     if absent and not allowed:
         return int(pytest.ExitCode.USAGE_ERROR)
-    return int(pytest.ExitCode.TESTS_FAILED) if idle or nothing else 0
+    return int(pytest.ExitCode.TESTS_FAILED) if wrong else 0

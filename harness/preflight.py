@@ -13,6 +13,7 @@ from harness.judge import verdict
 from harness.rows import Row
 
 PORTABLE = ("", "ai.onnx")
+LARGEST = {"fp16": 65504.0}
 PROTO = onnx_proto.load()
 # ONNX's names for element types where numpy has another one.
 NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -65,6 +66,8 @@ def _statements(bundle: Bundle, graph: Graph, part: Part, model: Any) -> Iterato
     inputs = [value for value in model.graph.input if value.name not in stored]
     for word, values, ports in (("input", inputs, part.inputs), ("output", model.graph.output, part.outputs)):
         yield from _ports(word, values, ports)
+    if graph.precision in LARGEST:
+        yield from (_overflow(tensor, graph.precision) for tensor in _constants(model))
     for tensor in model.graph.initializer:
         if tensor.data_location == PROTO.TensorProto.EXTERNAL:
             yield _external(bundle, tensor)
@@ -83,6 +86,28 @@ def _ports(word: str, values: Any, ports: "tuple[Port, ...]") -> Iterator[str]:
         yield "" if dtype == port.dtype else f"{port.name} is {dtype}, the manifest says {port.dtype}"
         rank = len(tensor.shape.dim)
         yield "" if rank == len(port.shape) else f"{port.name} has rank {rank}, the manifest says {len(port.shape)}"
+
+
+def _constants(model: Any) -> Iterator[Any]:
+    """Tensors whose values stand in the file: initializers and the values of Constant nodes."""
+    yield from (tensor for tensor in model.graph.initializer if tensor.raw_data or tensor.float_data)
+    for node in model.graph.node:
+        yield from (entry.t for entry in node.attribute if node.op_type == "Constant" and entry.HasField("t"))
+
+
+def _overflow(tensor: Any, precision: str) -> str:
+    """A mask of -1e9 is fine in fp32 and turns into minus infinity, then NaN, in fp16."""
+    kind = PROTO.TensorProto.DataType.Name(tensor.data_type)
+    if kind == "FLOAT":
+        values = np.frombuffer(tensor.raw_data, "<f4") if tensor.raw_data else np.array(tensor.float_data, np.float32)
+    elif kind == "FLOAT16":
+        values = np.frombuffer(tensor.raw_data, "<f2") if tensor.raw_data else np.array([], np.float16)
+    else:
+        return ""
+    largest = float(np.abs(values.astype(np.float64)).max()) if values.size else 0.0
+    if largest <= LARGEST[precision]:
+        return ""
+    return f"constant {tensor.name or '(unnamed)'} holds {largest:g}, {precision} ends at {LARGEST[precision]:g}"
 
 
 def _external(bundle: Bundle, tensor: Any) -> str:

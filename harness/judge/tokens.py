@@ -38,15 +38,21 @@ def judge_row(
         if len(chosen) == len(golden):
             return Verdict("MATCH", None, "")
         return Verdict("DIVERGED", shared, f"{len(chosen)} steps, PyTorch has {len(golden)}")
-    best = float(top_logits[step][list(top_ids[step]).index(golden[step])])
-    place = np.flatnonzero(top_ids[step] == chosen[step])
-    gap = best - float(top_logits[step][place[0]]) if place.size else np.inf
+    below = gap(step, int(chosen[step]), golden, top_ids, top_logits)
     said = f"token {int(chosen[step])} at step {step}, PyTorch has {int(golden[step])}"
-    if gap <= tie:
-        return Verdict("TIE", step, f"{said}: a tie, {gap:.3g} apart in PyTorch")
+    if below <= tie:
+        return Verdict("TIE", step, f"{said}: a tie, {below:.3g} apart in PyTorch")
     if chosen[step] == eos:
         said = f"early stop at step {step}, PyTorch goes on with {int(golden[step])}"
     elif golden[step] == eos:
         word = "goes on" if eos in chosen[step:] else "runaway: never stops"
         said = f"{word} at step {step}, where PyTorch stops"
     return Verdict("DIVERGED", step, said)
+
+
+def gap(step: int, token: int, golden: np.ndarray, top_ids: np.ndarray, top_logits: np.ndarray) -> float:
+    """How far below its own choice the golden puts that token; infinite when it is not among its best."""
+    if token == golden[step]:
+        return 0.0
+    logits = dict(zip(top_ids[step].tolist(), top_logits[step].tolist()))
+    return float(logits[int(golden[step])] - logits[token]) if token in logits else float("inf")

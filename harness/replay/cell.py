@@ -1,18 +1,13 @@
 """Replay one cell: compile, force the traced rows, decode all rows freely, measure cost. A row for each check."""
 
-import os
-import resource
-import sys
 import time
 from typing import Iterator, Mapping, Optional, Sequence
-
-import numpy as np
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from harness.bundle import Bundle, Graph
 from harness.cell import Cell
 from harness.judge import verdict
-from harness.replay.decoder import Decoder, Stopped
+from harness.replay.cost import measure_cost
 from harness.replay.evidence import Blame
 from harness.replay.forced import judge_forced
 from harness.replay.free import judge_tokens
@@ -112,46 +107,4 @@ def judge_placement(probe: Probe, programs: Mapping[str, Program]) -> Row:
         if (found.device, found.precision) != asked:
             row.status, row.value = "FAIL", (row.value or 0) + 1
             row.message = f"{name} ran on {found.device} in {found.precision}, asked for {asked[0]} in {asked[1]}"
-    return row
-
-
-def measure_cost(backend: Backend, job: Job) -> Row:
-    """Time a forced replay of the first traced batch on programs of its own. Seconds are wall time."""
-    began = time.perf_counter()
-    programs = compile_parts(backend, job)
-    load = time.perf_counter() - began
-    batch, seconds = job.golden.batches[0], []
-    decoder = Decoder(programs, job.graph, job.bundle.dims)
-    began = time.perf_counter()
-    decoder.encode(batch.ids, batch.mask)
-    encoder = time.perf_counter() - began
-    fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
-    try:
-        for step in range(batch.tokens.shape[1]):
-            job.beat()
-            began = time.perf_counter()
-            decoder.step(fed)
-            seconds.append(time.perf_counter() - began)
-            fed = batch.tokens[:, step].copy()
-    except Stopped as stop:
-        return Row("cost", "FAIL", message=f"the timed replay stopped: {stop}")
-    for program in programs.values():
-        program.close()
-    # ru_maxrss is in KiB on Linux, in bytes on macOS.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    p50, p95 = (float(np.percentile(seconds, rank)) for rank in (50, 95))
-    row = Row("cost", "PASS", metric="p50 seconds a step", value=p50, compared=len(seconds))
-    row.detail = {
-        "batch": len(batch.rows),
-        "file_bytes": sum(os.path.getsize(part.path) for part in job.graph.parts) + job.bundle.weight_bytes(job.graph),
-        "load_seconds": load,
-        "encoder_seconds": encoder,
-        "step_p50_seconds": p50,
-        "step_p95_seconds": p95,
-        "tokens_per_second": sum(batch.steps) / sum(seconds),
-        "peak_memory_bytes": peak,
-        "threads": job.options.get("threads", 0) or os.cpu_count(),
-        "unit": "timed steps",
-    }
-    row.message = f"{p50 * 1e3:.2f} ms a step of {len(batch.rows)}, {row.detail['tokens_per_second']:.0f} tokens/s"
     return row

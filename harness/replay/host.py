@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 from backends.contract import Probe
 from harness.replay import select
@@ -201,8 +201,8 @@ class Worker:
         self._log.close()
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 where the system does not say."""
+def resident(pid: Union[int, str]) -> int:
+    """Bytes of memory that a process holds, by id or ``self``; 0 where the system does not say."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
