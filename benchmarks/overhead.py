@@ -1,11 +1,15 @@
-"""What the harness costs beside the runtime it watches: ``python benchmarks/overhead.py [--rounds 5]``.
+"""What the harness costs beside the runtime it watches.
 
 Side by side in one run, on a bundle of eight long sentences cut at 64 steps (recorded here, so the extra `golden` is
-needed): the whole ``pytest --backend=ort`` process for one cell, and a bare ONNX Runtime script that does its own import,
-load, and the same forced and free steps. Ratios of medians are the result; seconds depend on the box.
+needed): the whole ``pytest --backend=ort`` process for one cell, and a bare ONNX Runtime script that does its own
+import, load, and the same forced and free steps. Ratios of medians are the result; seconds depend on the box.
+
+    python benchmarks/overhead.py                      the embedded model
+    python benchmarks/overhead.py --opus --rounds 3    random weights of opus-mt-en-zh's geometry, some minutes
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -25,13 +29,18 @@ def main() -> int:
         "--rounds", type=int, default=5, help="measured runs of each side; the first pair is not counted"
     )
     parser.add_argument("--opset", type=int, default=17)
+    parser.add_argument("--opus", action="store_true", help="random weights of opus-mt-en-zh's geometry")
     parser.add_argument("--model", type=Path, default=ROOT / "corpora" / "tiny-marian-en-zh")
     parser.add_argument("--steps", type=int, nargs="+", default=[16, 32, 64, 128], help="for the memory table")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if options.opus:
+            options.model = Path(folder) / "opus-geometry"
+            run([sys.executable, str(ROOT / "benchmarks" / "opus_geometry.py"), str(options.model)])
         bundles = {steps: record(options, Path(folder), steps) for steps in sorted({64, *options.steps})}
         times(options, bundles[64], Path(folder))
         memory(options, bundles, Path(folder))
+        comparison(bundles[64])
     return 0
 
 
@@ -98,6 +107,40 @@ def memory(options: argparse.Namespace, bundles: dict[int, Path], folder: Path) 
         worker = [row for row in rows(results) if row["check"] == "cost"][-1]["detail"]["peak_memory_bytes"] / 2**20
         alone = json.loads(run(bare)[1])["peak_memory_bytes"] / 2**20
         print(f"  {steps:5}   {worker:6.0f}   {alone:4.0f}   {worker / alone:.2f}")
+
+
+def comparison(bundle: Path) -> None:
+    """Our comparison of the traced logits with float64, beside Polygraphy's of the same arrays."""
+    import numpy as np
+
+    from harness.bundle import Bundle
+    from harness.replay.trace import Golden
+
+    opened = Bundle(str(bundle), verify=False)
+    golden = Golden(opened, "fp32")
+    values = opened.witness(opened.graphs[0].id)["logits"]
+    began = time.perf_counter()
+    series = golden.series()["logits"]
+    for start, stop in zip(golden.batches[0].trace.starts()[:-1], golden.batches[0].trace.starts()[1:], strict=True):
+        series.add(int(start), values[start:stop])
+    series.judge()
+    ours = time.perf_counter() - began
+    print(f"\ncomparison of {series.compared:,} logits\n  ours         {1e3 * ours:7.1f} ms, step by step")
+    try:
+        from polygraphy.comparator import IterationResult, SimpleCompareFunc
+        from polygraphy.logger import G_LOGGER
+    except ImportError:
+        print("  Polygraphy   not installed (pip install polygraphy)")
+        return
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL
+    steps = [slice(int(a), int(b)) for a, b in itertools.pairwise(golden.batches[0].trace.starts())]
+    theirs = np.asarray(opened.array("trace_logits"))
+    began = time.perf_counter()
+    compare = SimpleCompareFunc(atol=1e-3, rtol=0)
+    for at in steps:
+        compare(IterationResult({"logits": values[at]}), IterationResult({"logits": theirs[at]}))
+    spent = time.perf_counter() - began
+    print(f"  Polygraphy   {1e3 * spent:7.1f} ms, step by step ({spent / ours:.0f} times ours)")
 
 
 def rows(results: Path) -> list[dict]:

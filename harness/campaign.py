@@ -241,7 +241,7 @@ class Campaign:
         return [target.selector.text for target in self.targets if not target.compared and not target.found.absent]
 
     def unmatched(self) -> list[str]:
-        """Expectations that nothing in a whole run spoke of: a file that nobody looks after. A part of a run says nothing."""
+        """Expectations that nothing in a whole run spoke of: a file that nobody looks after. Part of a run says nothing."""
         whole = self.options.bundle == EMBEDDED and len(self.graphs) == len(self.bundle.graphs)
         everything = {(question.cell, question.check) for question in self.questions()}
         asked = {(cell, check) for cell, checks in self._asked.items() for check in checks}

@@ -137,6 +137,11 @@ def _record(options: argparse.Namespace) -> int:
         from harness.golden import RecordError, record
     except ImportError as error:
         raise BadInput(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
+    old = None
+    if options.against is not None:
+        if options.against.resolve() == options.out.resolve():
+            raise BadInput(f"--against {options.against}: is what --out replaces; copy the old bundle first")
+        old = Bundle(str(options.against))
     try:
         layouts = [options.layout] if options.layout else ["split", "unified"]
         digest = record.record(
@@ -147,9 +152,9 @@ def _record(options: argparse.Namespace) -> int:
     except RecordError as error:
         raise BadInput(str(error)) from error
     print(f"{options.out}: bundle {digest[:12]}; replay it with pytest --backend=ort --bundle={options.out}")
-    if options.against is None:
+    if old is None:
         return 0
-    changes = record.against(Bundle(str(options.against)), Bundle(str(options.out)))
+    changes = record.against(old, Bundle(str(options.out)))
     print("\n".join(changes) or "the golden is unchanged")
     return int(bool(changes))
 

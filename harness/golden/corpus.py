@@ -11,6 +11,7 @@ LONG = (96, 80, 65)
 """Traced rows with at least so many steps: wrong caches grow with the length."""
 LENGTHS = (7, 8, 9, 15, 16, 17, 31, 32, 33)
 """Lengths around the widths of vector registers and unrolled loops, where kernels change over."""
+MIN_FILL = 8
 
 
 def read(path: str | os.PathLike[str]) -> list[CorpusRow]:
@@ -48,9 +49,9 @@ def read(path: str | os.PathLike[str]) -> list[CorpusRow]:
 def traced(steps: Sequence[int], lengths: Sequence[int], unusual: Sequence[int], budget: int) -> list[int]:
     """Which rows to trace: about ``budget`` steps in all, ``steps[row]`` each, in rising order of rows.
 
-    Long rows first, then the lengths where kernels change, the shortest rows, two of the ``unusual`` ones, and then whatever
-    differs most in length from what is there. Of equal rows the one with the shortest source (``lengths``), as a source
-    position is stored too. The same input gives the same answer.
+    Long rows first, then the lengths where kernels change, the shortest rows, two of the ``unusual`` ones, then whatever
+    differs most in length from what is there, then any other. Of equal rows the one with the shortest source
+    (``lengths``), as a source position is stored too. The same input gives the same answer.
     """
     chosen: list[int] = []
 
@@ -76,7 +77,10 @@ def traced(steps: Sequence[int], lengths: Sequence[int], unusual: Sequence[int],
         new = [row for row in by_steps if steps[row] not in present and steps[row] < max(LONG)]
         take(sorted(new, key=lambda row: -min((abs(steps[row] - length) for length in present), default=0)))
         if len(chosen) == before:
-            return sorted(chosen or by_steps[:1])
+            break
+    for _ in by_steps:  # a corpus of few lengths still fills the budget; the shortest rows would add little
+        take([row for row in by_steps if steps[row] >= MIN_FILL])
+    return sorted(chosen or by_steps[:1])
 
 
 def forced_batches(rows: Sequence[int], steps: Sequence[int], size: int) -> list[list[int]]:
