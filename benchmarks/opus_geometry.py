@@ -1,6 +1,7 @@
 """A random-weight MarianMT of opus-mt-en-zh's geometry: 77.9 million parameters, the size that users bring.
 
-``python benchmarks/opus_geometry.py OUT`` writes a directory for `conform record`. Its text is noise; its cost is not.
+``python benchmarks/opus_geometry.py OUT [D_MODEL LAYERS HEADS VOCABULARY]`` writes a directory for `conform record`. Its
+text is noise; its cost is not.
 """
 
 import json
@@ -12,16 +13,16 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "corpora" / "tiny-marian-en-zh"
-VOCABULARY = 65001
+OPUS = (512, 6, 8, 65001)
 
 
-def make(out: Path) -> Path:
+def make(out: Path, width: int, layers: int, heads: int, vocabulary: int) -> Path:
     """Write the model, with the embedded model's SentencePiece files and a vocabulary filled up to the real size."""
     out.mkdir(parents=True)
     pieces = json.loads((EMBEDDED / "vocab.json").read_text(encoding="utf-8"))
     del pieces["<pad>"]
-    pieces.update({f"<filler{number}>": number for number in range(len(pieces), VOCABULARY - 1)})
-    pieces["<pad>"] = VOCABULARY - 1
+    pieces.update({f"<filler{number}>": number for number in range(len(pieces), vocabulary - 1)})
+    pieces["<pad>"] = vocabulary - 1
     (out / "vocab.json").write_text(json.dumps(pieces, ensure_ascii=False), encoding="utf-8")
     settings = json.loads((EMBEDDED / "tokenizer_config.json").read_text(encoding="utf-8"))
     settings.pop("added_tokens_decoder", None)  # it holds the embedded model's ids
@@ -29,20 +30,21 @@ def make(out: Path) -> Path:
     for name in ("source.spm", "target.spm"):
         shutil.copy(EMBEDDED / name, out / name)
     torch.manual_seed(0)
-    special = {"pad_token_id": VOCABULARY - 1, "eos_token_id": 0, "decoder_start_token_id": VOCABULARY - 1}
+    special = {"pad_token_id": vocabulary - 1, "eos_token_id": 0, "decoder_start_token_id": vocabulary - 1}
     config = MarianConfig(
-        vocab_size=VOCABULARY, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8,
-        decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048, max_position_embeddings=512,
-        scale_embedding=True, activation_function="swish", init_std=0.02, bos_token_id=0, **special,
+        vocab_size=vocabulary, d_model=width, encoder_layers=layers, decoder_layers=layers,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width, max_position_embeddings=512, scale_embedding=True, activation_function="swish",
+        init_std=0.02, bos_token_id=0, **special,
     )  # fmt: skip
     model = MarianMTModel(config)
     model.final_logits_bias = torch.randn_like(model.final_logits_bias)
     model.generation_config = GenerationConfig(
-        max_length=512, bad_words_ids=[[VOCABULARY - 1]], bos_token_id=0, **special
+        max_length=512, bad_words_ids=[[vocabulary - 1]], bos_token_id=0, **special
     )
     model.save_pretrained(out)
     return out
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), *(map(int, sys.argv[2:]) if len(sys.argv) > 2 else OPUS))

@@ -30,7 +30,7 @@ class BadInput(Exception):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("conform", description=__doc__)
+    parser = argparse.ArgumentParser("conform", description=__doc__.replace("``", ""))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: object, says: str, example: str) -> argparse.ArgumentParser:
@@ -188,10 +188,12 @@ def _backends(options: argparse.Namespace) -> int:
 
 def _matrix(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
-    from harness.merge import complete
+    from harness.merge import complete, unanswered
     from reports import matrix
 
     rows = complete(options.results, options.bundle or EMBEDDED)
+    for line in unanswered(rows):
+        print(f"note: {line}", file=sys.stderr)
     page = matrix.FORMATS[options.format](matrix.build(rows))
     if options.out:
         options.out.write_text(page, encoding="utf-8")

@@ -58,6 +58,6 @@ def _evidence(row: Row) -> list[str]:
     return [
         f"  golden: {'contradicts its own logits' if seen['golden'] else 'consistent'}",
         f"  witness: {'wrong as well' if seen['witness'] else 'right, so the exported graph is'}",
-        f"  forced replay: {'wrong' if seen['forced'] else 'right'}",
+        f"  fed the golden's tokens: {'wrong' if seen['numbers'] else 'right'}",
         f"  knobs tried: {tried}; " + (f"{seen['knob']} clears it" if seen["knob"] else "none clears it"),
     ]

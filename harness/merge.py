@@ -23,6 +23,19 @@ def complete(places: Iterable[Path], bundle_path: Path) -> list[Row]:
     return rows
 
 
+def unanswered(rows: Iterable[Row]) -> list[str]:
+    """A line for each bundle whose cells still have tokens and no text: the bundle at hand is another one."""
+    cells: dict[str, dict[str, set[str]]] = {}
+    for row in rows:
+        if row.check in ("tokens", "text") and (row.compared or row.check == "text"):
+            cells.setdefault(row.bundle, {}).setdefault(row.cell, set()).add(row.check)
+    return [
+        f"{count} cells have no text check; give the bundle {name} with --bundle"
+        for name, found in sorted(cells.items())
+        if (count := sum("text" not in checks for checks in found.values()))
+    ]
+
+
 def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[tuple[str, str, str]]) -> list[Row]:
     from harness import preflight
     from harness.text import Scorer, complete

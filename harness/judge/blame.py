@@ -4,16 +4,20 @@ from typing import Mapping, NamedTuple, Optional
 
 import numpy as np
 
+from harness.judge import bounds
 from harness.judge.compare import Series
+
+FEW = 8
 
 
 class Evidence(NamedTuple):
-    """``golden``: the golden contradicts itself; ``witness``: the specification's own evaluation of the graph is wrong too;
-    ``forced``: the forced replay is wrong; ``knob``: the setting that clears it, if one does."""
+    """``golden``: the golden contradicts itself; ``witness``: the specification's own evaluation of the graph is
+    wrong too; ``numbers``: logits, caches or shapes are wrong where the golden's tokens were fed; ``knob``: the setting
+    that clears it, if one does."""
 
     golden: bool
     witness: bool
-    forced: bool
+    numbers: bool
     knob: Optional[str]
 
 
@@ -25,23 +29,30 @@ def culprit(check: str, seen: Evidence) -> str:
         return "export"
     if seen.knob:
         return "optimizer" if seen.knob.startswith("optimizer") else "runtime"
-    if check == "tokens" and not seen.forced:
+    if check == "tokens" and not seen.numbers:
         return "decode loop"
     return "runtime"
 
 
 def pattern(series: Mapping[str, Series]) -> str:
     """What the places that are wrong have in common, in words; empty where it is nothing known."""
-    logits = series["logits"]
+    logits, encoder = series["logits"], series["last_hidden_state"]
     cache = {name: one for name, one in series.items() if ".decoder." in name}
-    if logits.misses and not any(one.misses for one in cache.values()) and logits.uniform:
-        return "the gap is the same vector at every step: output bias missing"
-    if logits.misses and any("NaN" in miss.message for miss in logits.misses) and logits.whole_row_nan:
+    if logits.misses and any(one.whole_row_nan for one in (logits, *cache.values())):
         return "whole rows are NaN, as a fully masked attention row gives"
+    if logits.misses and not any(one.misses for one in cache.values()) and logits.uniform:
+        every = logits.wrong >= bounds.BULK_STEPS and logits.wrong == int((~np.isnan(logits.gap)).sum())
+        if every and logits.columns is not None and logits.columns.size <= FEW:
+            ids = ", ".join(str(column) for column in logits.columns)
+            return f"the gap is the same at every step: only the logits of token {ids} are off"
+        if every:
+            return "the gap is the same vector at every step: output bias missing"
+    if encoder.misses or not cache:
+        return ""
     first = [_wrong_steps(one) for name, one in cache.items() if name.startswith("present.0.")]
-    if first and all(steps.size and not steps.any() for steps in first):
+    if all(steps.size and not steps.any() for steps in first):
         return "only the first step writes wrong K and V in layer 0: the decoder was started with another token"
-    if first and all(steps.size and 0 not in steps for steps in first) and first[0].min() == 1:
+    if all(steps.size and steps.min() == 1 for steps in first) and 0 not in _wrong_steps(logits):
         return "layer 0 writes wrong K and V from step 1 on, step 0 is right: position frozen, or tokens fed late"
     return ""
 

@@ -1,6 +1,6 @@
 """Comparison of a forced replay with the golden trace, step by step, in one pass over each array."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -38,7 +38,9 @@ class Series:
         self.unit = unit
         self.gap = np.full(len(floor), np.nan)
         self.compared = 0
-        self.uniform = True  # whether every gap outside the bound was the same vector
+        self.wrong = 0
+        self.uniform = True  # whether every entry outside the bound was off by the same vector
+        self.columns: Optional[np.ndarray] = None  # and where that vector is not zero
         self.whole_row_nan = False
         self._offset: Optional[np.ndarray] = None
         self.misses: List[Miss] = []
@@ -66,8 +68,10 @@ class Series:
         """Learn what the entries outside the bound have in common, for blame.pattern."""
         flat = difference.reshape(len(difference), -1)
         self.whole_row_nan |= bool(np.isnan(flat).all(axis=1).any())
+        self.wrong += len(flat)
         if self._offset is None:
             self._offset = flat[0].copy()
+            self.columns = np.flatnonzero(np.abs(self._offset) > self.limit.tail)
         with np.errstate(invalid="ignore"):
             self.uniform &= bool(np.abs(flat - self._offset).max() <= 2 * self.limit.tail)
 
@@ -90,34 +94,37 @@ class Series:
         """Say that the replay ended before entry ``index`` could be compared."""
         self._miss(index, "steps", np.inf, message)
 
-    def judge(self) -> Tuple[List[Miss], Dict[str, Any]]:
-        """What is wrong, and the statistics: largest gap, bulk, floor, bound, entries compared."""
+    def judge(self, groups: Sequence[np.ndarray] = ()) -> Tuple[List[Miss], Dict[str, Any]]:
+        """What is wrong, and the statistics: largest gap, bulk, floor, bound, entries compared.
+
+        ``groups``: indices of the entries that a bulk is taken over, each on its own; all entries when there is none.
+        """
         done = ~np.isnan(self.gap)
-        gaps, floors = self.gap[done], self.floor[done]
         stats: Dict[str, Any] = {
-            "tail": float(gaps.max()) if gaps.size else None,
+            "tail": float(self.gap[done].max()) if done.any() else None,
             "tail_bound": self.limit.tail,
             "floor": self.limit.floor,
             "bulk": None,
             "bulk_bound": bounds.BULK,
-            "entries": int(gaps.size),
+            "entries": int(done.sum()),
         }
         misses = list(self.misses)
-        if gaps.size < bounds.BULK_STEPS:
-            stats["note"] = f"{gaps.size} {self.unit}s are too few for a bulk ({bounds.BULK_STEPS})"
-        else:
-            stats["bulk"] = bounds.bulk(gaps, floors, self.limit.ulp)
+        ratio = self.gap / np.maximum(self.floor, self.limit.ulp / 2)
+        kept = [group[done[group]] for group in groups or [np.arange(len(done))]]
+        bulks = [(float(np.median(ratio[group])), group) for group in kept if group.size >= bounds.BULK_STEPS]
+        if bulks:
+            stats["bulk"], group = max(bulks, key=lambda item: item[0])
             if stats["bulk"] > bounds.BULK:
-                misses.append(self._bulk_miss(stats["bulk"]))
+                misses.append(self._bulk_miss(stats["bulk"], group[ratio[group] > bounds.BULK]))
+        else:
+            stats["note"] = f"{int(done.sum())} {self.unit}s are too few for a bulk ({bounds.BULK_STEPS})"
         if not done.all() and not misses:
-            missing = int(np.argmin(done))
-            self._miss(missing, "steps", np.inf, f"{int((~done).sum())} of {len(done)} entries were never compared")
+            left = int((~done).sum())
+            self._miss(int(np.argmin(done)), "steps", np.inf, f"{left} of {len(done)} entries were never compared")
             misses = list(self.misses)
         return misses, stats
 
-    def _bulk_miss(self, value: float) -> Miss:
-        ratio = np.nan_to_num(self.gap / np.maximum(self.floor, self.limit.ulp / 2))
-        over = np.flatnonzero(ratio > bounds.BULK)
+    def _bulk_miss(self, value: float, over: np.ndarray) -> Miss:
         row, step = (int(number) for number in self.where[over[np.argmin(self.where[over, 1])]])
         return Miss(
             self.name, "bulk", value, bounds.BULK, 1.0, step, row,

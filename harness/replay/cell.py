@@ -9,8 +9,8 @@ from harness.cell import Cell
 from harness.judge import verdict
 from harness.replay.cost import measure_cost
 from harness.replay.evidence import Blame
-from harness.replay.forced import judge_forced
-from harness.replay.free import judge_tokens
+from harness.replay.forced import force
+from harness.replay.free import decode_all
 from harness.replay.invariance import judge_invariance
 from harness.replay.job import Job, compile_parts, first_line
 from harness.replay.trace import CHECKS as FORCED
@@ -80,10 +80,18 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
     blame = Blame(backend, job)
     if set(asked) & {*FORCED, "tokens", "invariance"}:
         # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.
-        blame.forced = judge_forced(job, programs)
-        yield from map(blame.lay, blame.forced)
-    if "tokens" in asked:
-        yield blame.lay(judge_tokens(job, programs))
+        judge = blame.judge = force(job, programs)
+        series = job.save("trace", judge.saved())
+        first = [_with_series(judge.row(check), series) for check in FORCED if check != "logits" and check in asked]
+        yield from (row for row in first if row.status == "PASS")
+        if set(asked) & {"logits", "tokens"}:
+            blame.tally = decode_all(job, programs)
+        # Failures wait for the free replays, so that the culprit is looked for once, with everything known.
+        yield from (blame.lay(row) for row in first if row.status != "PASS")
+        if "logits" in asked:
+            yield blame.lay(_with_series(judge.row("logits", blame.tally), series))
+        if "tokens" in asked and blame.tally:
+            yield blame.lay(blame.tally.row())
     if "placement" in asked:
         yield judge_placement(probe, programs)
     for program in programs.values():
@@ -92,6 +100,11 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
         yield blame.lay(judge_invariance(backend, job))
     if "cost" in asked:
         yield measure_cost(backend, job)
+
+
+def _with_series(row: Row, series: str) -> Row:
+    row.series = series
+    return row
 
 
 def judge_placement(probe: Probe, programs: Mapping[str, Program]) -> Row:

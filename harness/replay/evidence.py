@@ -9,18 +9,23 @@ from harness.bundle import kv_of
 from harness.judge import blame
 from harness.replay.decoder import ContractError
 from harness.replay.forced import force
+from harness.replay.free import Tally, decode_all
 from harness.replay.job import Job, compile_parts
 from harness.replay.trace import CHECKS, TraceJudge
 from harness.rows import Row
 
 
 class Blame:
-    """The culprit of one cell's failures: looked for once, at the first of them. ``forced``: the forced replay's rows."""
+    """The culprit of one cell's failures, looked for once, at the first of them.
+
+    ``judge``: of the cell's forced replay; ``tally``: of its free ones, None when nobody asked for them.
+    """
 
     def __init__(self, backend: Backend, job: Job) -> None:
         self.backend = backend
         self.job = job
-        self.forced: List[Row] = []
+        self.judge: Optional[TraceJudge] = None
+        self.tally: Optional[Tally] = None
         self._seen: Optional[blame.Evidence] = None
 
     def lay(self, row: Row) -> Row:
@@ -29,14 +34,22 @@ class Blame:
             seen = self._seen = self._seen or self._look()
             row.blame, row.knob = blame.culprit(row.check, seen), seen.knob or ""
             row.detail["evidence"] = seen._asdict()
-            row.detail["knobs"] = list(self.backend.capabilities.knobs) if seen.forced else []
+            row.detail["knobs"] = list(self.backend.capabilities.knobs)
         return row
 
     def _look(self) -> blame.Evidence:
-        wrong = [row.check for row in self.forced if row.status == "FAIL"]
-        knob = clearing_knob(self.backend, self.job, wrong) if wrong else None
-        golden, witness = golden_contradicts_itself(self.job), witness_is_wrong(self.job, wrong)
-        return blame.Evidence(golden, witness, bool(wrong), knob)
+        wrong = failing(self.judge, self.tally) if self.judge else []
+        numbers = [check for check in wrong if check in CHECKS]
+        knob = clearing_knob(self.backend, self.job, self.tally is not None) if wrong else None
+        golden, witness = golden_contradicts_itself(self.job), witness_is_wrong(self.job, numbers)
+        return blame.Evidence(golden, witness, bool(numbers), knob)
+
+
+def failing(judge: TraceJudge, tally: Optional[Tally]) -> List[str]:
+    """Names of the numeric checks that fail."""
+    checks = [check for check in CHECKS if judge.row(check, tally).status != "PASS"]
+    diverged = tally is not None and any(found.word == "DIVERGED" for found in tally.verdicts.values())
+    return [*checks, "tokens"] if diverged else checks
 
 
 def golden_contradicts_itself(job: Job) -> bool:
@@ -71,16 +84,15 @@ def witness_is_wrong(job: Job, checks: Sequence[str]) -> bool:
     return False
 
 
-def clearing_knob(backend: Backend, job: Job, checks: Sequence[str]) -> Optional[str]:
-    """The first of the adapter's knobs that makes every failed check of the forced replay pass."""
+def clearing_knob(backend: Backend, job: Job, free: bool) -> Optional[str]:
+    """The first of the adapter's knobs with which everything passes; ``free``: the free replays too."""
     for name, settings in backend.capabilities.knobs.items():
+        turned = job._replace(options={**job.options, **settings}, series="")
         try:
-            programs = compile_parts(backend, job._replace(options={**job.options, **settings}))
-            judge = TraceJudge(job.golden, job.graph)
-            force(job, programs, judge)
+            programs = compile_parts(backend, turned)
+            judge = force(turned, programs)
+            if not failing(judge, None) and not (free and failing(judge, decode_all(turned, programs))):
+                return name
         except (StageError, ContractError):
             continue
-        rows: List[Row] = list(judge.rows())
-        if all(row.status == "PASS" for row in rows if row.check in checks and row.check in CHECKS):
-            return name
     return None

@@ -1,7 +1,7 @@
 """Forced replays: the golden's tokens are fed, the runtime keeps its own cache. The oracle for numbers."""
 
 import time
-from typing import List, Mapping
+from typing import Mapping
 
 import numpy as np
 
@@ -9,33 +9,21 @@ from backends.contract import Program, StageError
 from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, first_line
 from harness.replay.trace import TraceJudge
-from harness.rows import Row
 
 
-def judge_forced(job: Job, programs: Mapping[str, Program]) -> List[Row]:
-    """One row for each check of trace.CHECKS; the sidecar file gets the gaps and floors."""
-    judge = TraceJudge(job.golden, job.graph)
-    spent = force(job, programs, judge)
-    rows, series = list(judge.rows()), job.save("trace", judge.saved())
-    for row in rows:
-        row.series = series
-        row.detail["seconds"] = {"replay": spent, "compare": judge.seconds}
-    return rows
-
-
-def force(job: Job, programs: Mapping[str, Program], judge: TraceJudge) -> float:
+def force(job: Job, programs: Mapping[str, Program]) -> TraceJudge:
     """Feed the golden's tokens; the runtime keeps its own cache. Nothing has run on these programs before.
 
-    Returns the seconds spent in the runtime. A batch that cannot go on is a miss at its step; the next ones still run.
+    A batch that cannot go on is a miss at its step; the next ones still run.
     """
+    judge = TraceJudge(job.golden, job.graph)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
-    spent = 0.0
     for batch in job.golden.batches:
         step = -1
         try:
             began = time.perf_counter()
             outputs = decoder.encode(batch.ids, batch.mask)
-            spent += time.perf_counter() - began
+            judge.ran += time.perf_counter() - began
             judge.encoder(batch, outputs)
             fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
             for step in range(batch.tokens.shape[1]):
@@ -43,7 +31,7 @@ def force(job: Job, programs: Mapping[str, Program], judge: TraceJudge) -> float
                 part, past = decoder.part(), decoder.cache()
                 began = time.perf_counter()
                 outputs = decoder.step(fed)
-                spent += time.perf_counter() - began
+                judge.ran += time.perf_counter() - began
                 judge.step(batch, step, part, past, outputs)
                 fed = batch.tokens[:, step].copy()
         except Stopped as stop:
@@ -51,4 +39,4 @@ def force(job: Job, programs: Mapping[str, Program], judge: TraceJudge) -> float
         except StageError as error:
             where = "in the encoder" if step < 0 else f"at step {step}"
             judge.stopped(batch, step, error.kind, f"refused {where}: {first_line(error.message)}")
-    return spent
+    return judge

@@ -19,6 +19,7 @@ from harness.rows import Row
 
 PADDING = 5
 """Columns of padding added to the source; it makes no length a multiple of a vector register."""
+TURNS = "two batches in turn on the same program (it keeps a cache of its own, or ignores the one it is fed)"
 
 
 class Way(NamedTuple):
@@ -77,6 +78,7 @@ def _ways(
             pass
         between = "the same batch after another one (state kept between sentences)"
         yield again._replace(name="aba", meaning=between), _logits(job, programs, batch)
+        yield again._replace(name="interleaved", meaning=TURNS), _taking_turns(job, programs, batch, other)
     padded = more_padding(batch, job.bundle.decode.pad)
     yield Way("padded", "more padding in the source", padded, everything), _logits(job, programs, padded)
     backwards = everything[::-1]
@@ -151,6 +153,14 @@ def _long_first(job: Job, programs: Mapping[str, Program], batch: Batch) -> None
         cache[port.name] = np.ascontiguousarray(values.transpose(1, 0, 2)[None]).astype(port.dtype)
     decoder.resume(steps, cache)
     decoder.step(longest.tokens[:, steps - 1].copy())
+
+
+def _taking_turns(job: Job, programs: Mapping[str, Program], batch: Batch, other: Batch) -> Iterator[np.ndarray]:
+    """Logits of a batch while another one is decoded on the same programs, a step of each in turn."""
+    theirs = _logits(job, programs, other)
+    for logits in _logits(job, programs, batch):
+        next(theirs, None)
+        yield logits
 
 
 def _compare(

@@ -2,17 +2,22 @@
 
 import time
 from collections import OrderedDict
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from backends.contract import Part
-from harness.bundle import Batch, Bundle, Graph, Trace, kv_of
+from harness.bundle import Batch, Bundle, Graph, kv_of
 from harness.judge import blame, bounds, verdict
 from harness.judge.compare import Miss, Series, careful_gap, shape_problem
 from harness.rows import Row
 
+if TYPE_CHECKING:
+    from harness.replay.free import Tally
+
 CHECKS = ("encoder", "logits", "kv_shape", "kv_values")
+LATE = (32, 64)
+ORDER = {"best": 1, "bulk": 2}  # metrics that speak only where no single traced step does
 
 
 class Golden:
@@ -21,8 +26,16 @@ class Golden:
     def __init__(self, bundle: Bundle, precision: str) -> None:
         self.bundle = bundle
         self.batches = bundle.batches("forced")
+        self.free = bundle.batches("free")
         self.steps = np.array([at for batch in self.batches for at in _trace_order(batch)], np.int64).reshape(-1, 2)
         self.places = np.array([at for batch in self.batches for at in _source_order(batch)], np.int64).reshape(-1, 2)
+        self._step_groups = [np.arange(len(self.steps))]
+        self._place_groups = [np.arange(len(self.places))]
+        for batch in self.batches:
+            assert batch.trace is not None
+            self._step_groups.append(np.arange(batch.trace.start, batch.trace.start + sum(batch.steps)))
+            self._place_groups.append(np.arange(batch.source_start, batch.source_start + int(batch.mask.sum())))
+        self._step_groups += [np.flatnonzero(self.steps[:, 1] >= late) for late in LATE]
         self.tensors: "OrderedDict[str, Tuple[np.ndarray, np.ndarray, bounds.Bound]]" = OrderedDict()
         sides = [(layer, side) for layer in range(bundle.dims.layers) for side in (0, 1)]
         self._add("last_hidden_state", "encoder", (), precision)
@@ -50,6 +63,10 @@ class Golden:
         by_source = name == "last_hidden_state" or (kind is not None and kind.cross)
         return (self.places, "source position") if by_source else (self.steps, "step")
 
+    def groups(self, name: str) -> List[np.ndarray]:
+        """Entries over which a bulk is taken: all, each batch, and late steps, where a fault of long caches is diluted."""
+        return self._place_groups if self._order(name)[0] is self.places else self._step_groups
+
     def check_of(self, name: str) -> str:
         if self._order(name)[0] is self.places:
             return "encoder"
@@ -64,18 +81,22 @@ class TraceJudge:
         self.dims = golden.bundle.dims
         self.graph = graph
         self.series = golden.series()
-        self.seconds = 0.0
+        self.seconds = self.ran = 0.0  # spent on judging, and in the runtime
         self.shapes = 0
         self.shape_misses: List[Miss] = []
         self.history_misses: List[Miss] = []
         self.history = 0
         self._swapped: Set[str] = set()
+        self._held: List[Tuple[str, int, np.ndarray, np.ndarray]] = []
+        self._last: List[Tuple[str, int, np.ndarray, np.ndarray]] = []
 
     def encoder(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
         """Judge the encoder part's outputs; padding is left out."""
         began = time.perf_counter()
         self._check_shapes(batch, None, self.graph.part("encoder"), outputs)
         self._compare_source(batch, outputs)
+        self._held = [(name, -1, array, _sample(array)) for name, array in outputs.items()]
+        self._last = []
         self.seconds += time.perf_counter() - began
 
     def step(
@@ -83,14 +104,15 @@ class TraceJudge:
     ) -> None:
         """Judge one step. ``past``: the cache that was fed, by input name.
 
-        The new cache entry is compared with the golden. Of the older ones, the first and the last are held against what
-        was fed, and all of them against the golden whenever the length is a power of two and when a row ends.
+        The new cache entry is compared with the golden. Of the older ones, the first and the last must be the bits that
+        were fed; all of them whenever the length is a power of two and when a row ends, and against the golden as well.
         """
         began = time.perf_counter()
         assert batch.trace is not None
         active, start = batch.trace.active(step), int(batch.trace.starts()[step])
         self._check_shapes(batch, step, part, outputs)
-        ends = batch.trace.active(step + 1) < active
+        self._check_kept(batch, step)
+        full = step > 0 and (batch.trace.active(step + 1) < active or (step + 1) & step == 0)
         for name, array in outputs.items():
             kind = kv_of(name)
             if name == "logits" and array.ndim == 3 and array.shape[1]:
@@ -98,16 +120,23 @@ class TraceJudge:
             elif kind and kind.cross:
                 self._cross(batch, step, name, array, past)
             elif kind and name in self.series and array.ndim == 4:
-                if name in self._swapped:
-                    array = array.transpose(0, 2, 1, 3)
-                if array.shape[2] <= step:
-                    continue
-                self.series[name].add(start, array[:active, :, step])
                 fed = past.get(name.replace("present.", "past_key_values.", 1))
-                full = ends or (step + 1) & step == 0
-                if step and (full or fed is None or _ends_moved(fed, array, active, step, name in self._swapped)):
-                    self._check_history(batch.trace, active, step, name, array)
+                if name in self._swapped:
+                    array, fed = array.transpose(0, 2, 1, 3), None if fed is None else fed.transpose(0, 2, 1, 3)
+                if array.shape[2] > step:
+                    self.series[name].add(start, array[:active, :, step])
+                    if step and fed is not None:
+                        self._check_history(batch, step, name, fed[:active], array[:active], full)
+        self._last = [(name, step, array, _sample(array)) for name, array in outputs.items()]
         self.seconds += time.perf_counter() - began
+
+    def _check_kept(self, batch: Batch, step: int) -> None:
+        """What earlier runs gave must still be what it was: the contract says that each output owns its memory."""
+        for name, made, array, before in (*self._last, *(self._held if step % 16 == 15 else ())):
+            if name in self.series and not np.array_equal(_sample(array), before):
+                when = "by the encoder" if made < 0 else f"at step {made}"
+                message = f"{name}, given {when}, was changed by a later run: its memory is not its own"
+                self._miss_history(name, "overwritten", np.inf, step, batch.rows[0], message)
 
     def stopped(self, batch: Batch, step: int, check: str, message: str) -> None:
         """The replay of this batch ended before ``step`` (-1: in the encoder) could be compared."""
@@ -129,7 +158,7 @@ class TraceJudge:
         self.history += array.size
         if not np.array_equal(fed, array):
             message = f"{name} at step {step}: the cross-attention cache is not the one that was fed"
-            self.history_misses.append(Miss(name, "constant", np.inf, 0.0, 0.0, step, batch.rows[0], message))
+            self._miss_history(name, "constant", np.inf, step, batch.rows[0], message)
 
     def _compare_source(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
         start = batch.source_start
@@ -141,21 +170,38 @@ class TraceJudge:
                     self.series[name].add(start, row[:length])
             start += length
 
-    def _check_history(self, trace: Trace, active: int, step: int, name: str, array: np.ndarray) -> None:
-        series, starts = self.series[name], trace.starts()[:step]
-        for index in range(active):
+    def _check_history(
+        self, batch: Batch, step: int, name: str, fed: np.ndarray, array: np.ndarray, full: bool
+    ) -> None:
+        """Hold the older entries of the cache, [active, heads, step, head_dim], against the bits that were fed."""
+        places = range(step) if full else sorted({0, step - 1})
+        self.history += fed[:, :, :1].size * len(places)
+        if full:
+            same = np.array_equal(fed, array[:, :, :step])
+        else:
+            same = all(np.array_equal(fed[:, :, place], array[:, :, place]) for place in places)
+        if same and not full:
+            return
+        assert batch.trace is not None
+        series, starts = self.series[name], batch.trace.starts()[: len(fed[0, 0])]
+        for index in range(len(array)):
             values, golden = array[index, :, :step].transpose(1, 0, 2), series.golden[starts + index]
             if values.shape != golden.shape:
                 return
             gaps = careful_gap(values, golden)
-            self.history += values.size
-            if (gaps > series.limit.tail).any() and not any(miss.tensor == name for miss in self.history_misses):
-                place = int(np.argmax(gaps > series.limit.tail))
+            moved = gaps > series.limit.tail
+            if not same:
+                moved = moved | (fed[index] != array[index, :, :step]).any(axis=(0, 2))
+            if moved.any():
+                place = int(np.argmax(moved))
                 row = int(series.where[starts[place] + index][0])
                 message = f"{name} at step {step}: the entry written at step {place} has changed since"
-                self.history_misses.append(
-                    Miss(name, "history", float(gaps.max()), series.limit.tail, series.limit.floor, step, row, message)
-                )
+                self._miss_history(name, "history", float(gaps.max()), step, row, message)
+                return
+
+    def _miss_history(self, name: str, metric: str, value: float, step: int, row: int, message: str) -> None:
+        if not any(miss.tensor == name for miss in self.history_misses):
+            self.history_misses.append(Miss(name, metric, value, 0.0, 0.0, step, row, message))
 
     def _check_shapes(self, batch: Batch, step: Optional[int], part: Part, outputs: Mapping[str, np.ndarray]) -> None:
         declared = {port.name: port.dtype for port in part.outputs}
@@ -187,33 +233,40 @@ class TraceJudge:
         if not any(miss.tensor == name for miss in self.shape_misses):
             self.shape_misses.append(Miss(name, "shape", np.inf, 0.0, 0.0, step, row, message))
 
-    def rows(self) -> Iterator[Row]:
-        """One row for each of CHECKS."""
-        judged = {name: series.judge() for name, series in self.series.items()}
-        pattern = blame.pattern(self.series)
-        for check in CHECKS:
-            if check == "kv_shape":
-                yield self._row(check, self.shape_misses, self.shapes, {"unit": "shapes"})
-                continue
-            names = [name for name in self.series if self.golden.check_of(name) == check]
-            misses = [miss for name in names for miss in judged[name][0]]
-            compared = sum(self.series[name].compared for name in names)
-            if check == "kv_values":
-                misses += self.history_misses
-                compared += self.history
-            row = self._row(check, misses, compared, {"tensors": {name: judged[name][1] for name in names}})
-            if misses and pattern:
-                row.kind, row.message = pattern.rsplit(": ", 1)[-1], f"{row.message}; {pattern}"
-            if not misses:
-                _say_nearest(row, row.detail["tensors"])
-            yield row
+    def row(self, check: str, tally: Optional["Tally"] = None) -> Row:
+        """The answer to one of CHECKS. ``tally``: of the free replays, which have seen more logits than the traced rows'."""
+        if check == "kv_shape":
+            row = self._row(check, self.shape_misses, self.shapes, {"unit": "shapes"})
+        else:
+            row = self._row_of_values(check, tally if check == "logits" else None)
+        row.detail["seconds"] = {"replay": self.ran, "compare": self.seconds}
+        return row
+
+    def _row_of_values(self, check: str, tally: Optional["Tally"]) -> Row:
+        names = [name for name in self.series if self.golden.check_of(name) == check]
+        judged = {name: self.series[name].judge(self.golden.groups(name)) for name in names}
+        misses = [miss for name in names for miss in judged[name][0]]
+        misses += [miss for miss in self.history_misses if self.golden.check_of(miss.tensor) == check]
+        compared = sum(self.series[name].compared for name in names) + (self.history if check == "kv_values" else 0)
+        detail: Dict[str, Any] = {"tensors": {name: judged[name][1] for name in names}}
+        pattern = blame.pattern(self.series) if misses else ""
+        if tally is not None:
+            misses += tally.misses
+            compared += tally.compared_logits
+            detail["free"] = {"largest gap": tally.worst, "compared": tally.compared_logits}
+        row = self._row(check, misses, compared, detail)
+        if pattern:
+            row.kind, row.message = pattern.rsplit(": ", 1)[-1], f"{row.message}; {pattern}"
+        if not misses:
+            _say_nearest(row, detail["tensors"])
+        return row
 
     def _row(self, check: str, misses: Sequence[Miss], compared: int, detail: Dict[str, Any]) -> Row:
         row = Row(check, verdict.of_row(compared, len(misses)), compared=compared, detail=detail)
         if misses:
             # The first step that is wrong says most; within it the tensor nearest the source of the fault comes first.
             # A bias is everywhere, so it speaks only where no single step does.
-            worst = min(misses, key=lambda miss: (miss.metric == "bulk", miss.step is not None, miss.step or 0))
+            worst = min(misses, key=lambda miss: (ORDER.get(miss.metric, 0), miss.step is not None, miss.step or 0))
             row.tensor, row.metric, row.value, row.bound, row.floor = worst[:5]
             row.step, row.message = worst.step, worst.message
             row.sentence = "" if worst.row is None else self.golden.bundle.rows[worst.row].id
@@ -237,11 +290,10 @@ def _say_nearest(row: Row, tensors: Mapping[str, Mapping[str, Any]]) -> None:
     row.value, row.bound, row.floor = stats["tail"], stats["tail_bound"], stats["floor"]
 
 
-def _ends_moved(fed: np.ndarray, array: np.ndarray, active: int, step: int, swapped: bool) -> bool:
-    """Whether the first or the last older entry differs from what was fed."""
-    if swapped:
-        fed = fed.transpose(0, 2, 1, 3)
-    return not all(np.array_equal(fed[:active, :, at], array[:active, :, at]) for at in (0, step - 1))
+def _sample(array: np.ndarray) -> np.ndarray:
+    """Up to 64 values spread over an array, copied: enough to see it overwritten."""
+    flat = array.reshape(-1)
+    return flat[:: max(1, flat.size // 64)].copy()
 
 
 def _trace_order(batch: Batch) -> Iterator[Tuple[int, int]]:

@@ -1,0 +1,289 @@
+"""Where honest runtimes and small faults stand against the bounds: the measurement behind ``harness/judge/bounds.py``.
+
+    python benchmarks/bounds.py --out docs                                  what this environment has
+    python benchmarks/bounds.py --out docs --python /path/to/python3.8 ...  other interpreters' ONNX Runtime as well
+
+Every forced replay gives a tail and a bulk for each tensor, in units of PyTorch float32's own noise. Honest cells: runtimes
+× opsets × layouts × thread counts × optimizer levels × model sizes. Faulty cells: the smallest faults worth catching. Writes
+``bounds.md``, ``bounds-logits.svg`` and ``bounds-tensors.svg``. Needs the extras golden, ort, openvino, and matplotlib.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from harness.bundle import Bundle  # noqa: E402 - the checkout's own packages, also without an installation
+from harness.judge import bounds  # noqa: E402
+from harness.replay.host import Limits, Worker  # noqa: E402
+from harness.replay.select import parse  # noqa: E402
+from harness.replay.trace import CHECKS, Golden  # noqa: E402
+from tests.helpers import judge  # noqa: E402
+from tests.mutant import Mutant  # noqa: E402
+from tests.saboteurs.edits import edited, epsilon, weight  # noqa: E402
+
+OPSETS = {"embedded": (9, 12, 14, 16, 17, 20, 23), "small": (12, 17, 21), "medium": (12, 17, 21), "opus-mt": (17,)}
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "ort": [{}, {"optimizer": "off"}, {"optimizer": "basic"}, {"threads": 1}, {"threads": 2}],
+    "openvino": [{}, {"threads": 1}, {"CPU_RUNTIME_CACHE_CAPACITY": "0"}],
+    "reference": [{}],
+}
+
+
+class Point(NamedTuple):
+    """One tensor of one cell: ``tail`` (largest gap over the floor's largest) and ``bulk`` (median of gap over floor)."""
+
+    kind: str
+    model: str
+    what: str
+    tensor: str
+    tail: float
+    bulk: float
+    steps: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for bounds.md and its plots")
+    parser.add_argument("--python", nargs="*", default=[], help="interpreters with another onnxruntime")
+    parser.add_argument("--models", nargs="+", choices=list(OPSETS), default=list(OPSETS))
+    options = parser.parse_args()
+    points: list[Point] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.models:
+            bundle = Bundle(str(bundle_of(model, Path(folder))))
+            for point in (*honest(model, bundle, options.python), *faulty(model, bundle)):
+                points.append(point)
+            print(f"{model}: {len(points)} points", file=sys.stderr)
+    write(options.out, points)
+    return 0
+
+
+def bundle_of(model: str, folder: Path) -> Path:
+    """The embedded bundle, or one recorded here of random weights in another size."""
+    if model == "embedded":
+        return ROOT / "corpora" / "tiny-marian-en-zh.bundle"
+    directory, out, corpus = folder / model, folder / f"{model}.bundle", folder / f"{model}.tsv"
+    size = {"small": "64 1 2 1100", "medium": "256 4 4 8000", "opus-mt": "512 6 8 65001"}[model].split()
+    run(sys.executable, str(ROOT / "benchmarks" / "opus_geometry.py"), str(directory), *size)
+    lines = (ROOT / "corpora" / "corpus.tsv").read_text(encoding="utf-8").splitlines()
+    rows = 4 if model == "opus-mt" else 12
+    corpus.write_text("\n".join(lines[:1] + lines[60 : 60 + rows]) + "\n", encoding="utf-8")
+    opsets = OPSETS[model]
+    command = ["-m", "harness.cli", "record", str(directory), "--corpus", str(corpus), "--out", str(out)]
+    steps = 24 if model == "opus-mt" else 40
+    run(sys.executable, *command, "--opset", f"{opsets[0]}-{opsets[-1]}", "--max-steps", str(steps))
+    return out
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def honest(model: str, bundle: Bundle, pythons: list[str]) -> Iterator[Point]:
+    """Points of every runtime that is right as it comes, or with the knob that clears a known fault of its own."""
+    for name, settings in SETTINGS.items():
+        if name == "reference" and model == "opus-mt":
+            continue  # minutes a step, and the recording has already held its witness against the golden
+        for python in [None, *(pythons if name == "ort" else [])]:
+            worker = Worker(bundle.path, parse(name), Limits(), python)
+            found = worker.probe()
+            if found.probe is None:
+                print(f"{name} ({python}): {found.absent or found.failure}", file=sys.stderr)
+                continue
+            for graph in bundle.graphs:
+                for setting in settings if python is None else settings[:1]:
+                    live_fault = (
+                        name == "openvino" and graph.layout == "unified" and "CPU_RUNTIME_CACHE_CAPACITY" not in setting
+                    )
+                    if graph.opset not in OPSETS[model] or live_fault:
+                        continue
+                    words = " ".join(f"{key}={value}" for key, value in setting.items())
+                    what = f"{name}@{found.probe.version} {graph.layout} op{graph.opset} {words}".strip()
+                    rows = list(worker.replay(graph.id, CHECKS, "", setting))
+                    if all(row.status in ("PASS", "FAIL") for row in rows):
+                        yield from points_of("honest", model, what, rows)
+            worker.stop()
+
+
+def faulty(model: str, bundle: Bundle) -> Iterator[Point]:
+    """Points of small faults in an otherwise honest ONNX Runtime, opset 17, unified."""
+    rng = np.random.default_rng(0)
+
+    def half(values: np.ndarray) -> np.ndarray:
+        return values.astype(np.float16).astype(np.float32) * np.float32(1 + 2**-11)
+
+    def top_16_bits(values: np.ndarray) -> np.ndarray:
+        return ((values.view("<u4") + 0x8000) & 0xFFFF0000).view("<f4")
+
+    def noise(size: float) -> Any:
+        def outputs(_: str, __: int, ___: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {
+                key: value + (size * rng.standard_normal(value.shape)).astype(np.float32) if key == "logits" else value
+                for key, value in given.items()
+            }
+
+        return outputs
+
+    faults: dict[str, dict[str, Any]] = {
+        **{f"layer-norm eps {value:g}": {"graph": edited(epsilon(value))} for value in (1e-6, 1e-12, 2e-5, 1e-4)},
+        "weights of one projection off by 2⁻¹¹": {"graph": edited(weight("fc1", half), "step")},
+        "bf16 weights of one projection": {"graph": edited(weight("fc1", top_16_bits), "step")},
+        **{f"noise of {value:g} on the logits": {"outputs": noise(value)} for value in (1e-5, 1e-4)},
+    }
+    golden = Golden(bundle, "fp32")
+    for what, hooks in faults.items():
+        try:
+            rows = judge(Mutant(**hooks), "unified", 17, CHECKS, of=golden)
+        except AssertionError as error:
+            print(f"{model}, {what}: {error}", file=sys.stderr)
+            continue
+        yield from points_of("faulty", model, what, list(rows.values()))
+
+
+def points_of(kind: str, model: str, what: str, rows: list[Any]) -> Iterator[Point]:
+    for row in rows:
+        for tensor, stats in row.detail.get("tensors", {}).items():
+            if stats["bulk"] is not None and stats["floor"]:
+                yield Point(kind, model, what, tensor, stats["tail"] / stats["floor"], stats["bulk"], stats["entries"])
+
+
+def group(tensor: str) -> str:
+    if tensor in ("logits", "last_hidden_state"):
+        return tensor
+    return "cross K/V" if ".encoder." in tensor else f"K/V of layer {tensor.split('.')[1]}"
+
+
+def write(out: Path, points: list[Point]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    plot_logits(out / "bounds-logits.svg", [point for point in points if point.tensor == "logits"])
+    plot_tensors(out / "bounds-tensors.svg", points)
+    good = [point for point in points if point.kind == "honest"]
+    lines = [
+        "# Bounds: measured, not chosen",
+        "",
+        "Written by `python benchmarks/bounds.py --out docs`; do not edit. Each point is one tensor of one cell's forced",
+        "replay. *Tail*: the largest gap of any step to float64 over the largest gap of PyTorch float32. *Bulk*: the median",
+        "over steps of gap over PyTorch's own gap at that step. 1 is as good as PyTorch.",
+        "",
+        f"Limits: tail {bounds.TAIL:g}, bulk {bounds.BULK:g}, bulk only from {bounds.BULK_STEPS} steps on,",
+        "never under one unit in the last place. The bulk is the largest of all steps, of each batch, and of late steps.",
+        "",
+        f"## Honest cells ({len({(p.model, p.what) for p in good})} cells, {len(good)} tensors)",
+        "",
+        "| model | tensor | tail median | tail 99 % | tail max | bulk median | bulk 99 % | bulk max | widest cell |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(point.model for point in good):
+        for name in dict.fromkeys(group(point.tensor) for point in good if point.model == model):
+            mine = [point for point in good if point.model == model and group(point.tensor) == name]
+            tails, bulks = (np.array([getattr(point, key) for point in mine]) for key in ("tail", "bulk"))
+            widest = max(mine, key=lambda point: max(point.tail / bounds.TAIL, point.bulk / bounds.BULK)).what
+            lines.append(f"| {model} | {name} | {_three(tails)} | {_three(bulks)} | {widest} |")
+    lines += [
+        "",
+        "## Faults",
+        "",
+        "The tensor that shows the fault most; **bold** is over its limit. A fault is caught when either is.",
+        "",
+        "| model | fault | tensor | tail | bulk | caught |",
+        "|---|---|---|---|---|---|",
+    ]
+    missed = 0
+    bad = [point for point in points if point.kind == "faulty"]
+    for model, what in dict.fromkeys((point.model, point.what) for point in bad):
+        mine = [point for point in bad if (point.model, point.what) == (model, what)]
+        most = max(mine, key=lambda point: max(point.tail / bounds.TAIL, point.bulk / bounds.BULK))
+        caught = most.tail > bounds.TAIL or most.bulk > bounds.BULK
+        missed += not caught
+        shown = (_bold(most.tail, bounds.TAIL), _bold(most.bulk, bounds.BULK))
+        lines.append(f"| {model} | {what} | {most.tensor} | {shown[0]} | {shown[1]} | {'yes' if caught else 'no'} |")
+    over = [point for point in good if point.tail > bounds.TAIL or point.bulk > bounds.BULK]
+    lines += [
+        "",
+        f"Honest tensors over a limit: {len(over)}. Faults not caught: {missed}.",
+        *(
+            f"- over: {point.model}, {point.what}, {point.tensor}: tail {point.tail:.2f}, bulk {point.bulk:.2f}"
+            for point in over[:10]
+        ),
+        "",
+        "![Logits: tail and bulk of every cell](bounds-logits.svg)",
+        "",
+        "![All tensors](bounds-tensors.svg)",
+        "",
+        "## What these bounds cannot see",
+        "",
+        "A fault that leaves every tensor within these limits of float64 everywhere is, to this harness, noise: no larger",
+        "than a few times what PyTorch float32 itself does. With random weights (small, medium, opus-mt) layer norms see",
+        "inputs of another scale than in a trained model, so how far a wrong eps stands out there says little of a real one.",
+    ]
+    (out / "bounds.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _three(values: np.ndarray) -> str:
+    return f"{np.median(values):.2f} | {np.quantile(values, 0.99):.2f} | {values.max():.2f}"
+
+
+def _bold(value: float, limit: float) -> str:
+    return f"**{value:.3g}**" if value > limit else f"{value:.3g}"
+
+
+def plot_logits(place: Path, points: list[Point]) -> None:
+    figure, axes = _axes("Logits, one point a cell")
+    for kind, marker in (("honest", "o"), ("faulty", "X")):
+        for colour, model in zip(("#0072b2", "#e69f00", "#009e73", "#cc79a7"), OPSETS, strict=True):
+            mine = [point for point in points if point.kind == kind and point.model == model]
+            if mine:
+                tails, bulks = [point.tail for point in mine], [point.bulk for point in mine]
+                axes.scatter(tails, bulks, marker=marker, color=colour, s=40, alpha=0.7, label=f"{kind}, {model}")
+    _finish(figure, axes, place)
+
+
+def plot_tensors(place: Path, points: list[Point]) -> None:
+    figure, axes = _axes("Every tensor")
+    for kind, marker, colour in (("honest", "o", "#0072b2"), ("faulty", "X", "#d55e00")):
+        mine = [point for point in points if point.kind == kind]
+        axes.scatter(
+            [p.tail for p in mine], [p.bulk for p in mine], marker=marker, color=colour, s=14, alpha=0.5, label=kind
+        )
+    _finish(figure, axes, place)
+
+
+def _axes(title: str) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "bounds"  # the same figure gives the same file
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 5))
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tail (largest gap ÷ PyTorch's largest)",
+        ylabel="bulk (median gap ÷ PyTorch's)",
+    )
+    axes.axvline(bounds.TAIL, color="black", linestyle="--", linewidth=1)
+    axes.axhline(bounds.BULK, color="black", linestyle="--", linewidth=1)
+    axes.set_title(title)
+    return figure, axes
+
+
+def _finish(figure: Any, axes: Any, place: Path) -> None:
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(place, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
