@@ -225,7 +225,7 @@ def write(out: Path, points: list[Point]) -> None:
         "",
         "A fault that leaves every tensor within these limits of float64 everywhere is, to this harness, noise: no larger",
         "than a few times what PyTorch float32 itself does. With random weights (small, medium, opus-mt) layer norms see",
-        "inputs of another scale than in a trained model, so how far a wrong eps stands out there says little of a real one.",
+        "inputs of another scale than in a trained model, so how far a wrong eps stands out there says little.",
     ]
     (out / "bounds.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

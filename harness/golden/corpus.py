@@ -12,6 +12,8 @@ LONG = (96, 80, 65)
 LENGTHS = (7, 8, 9, 15, 16, 17, 31, 32, 33)
 """Lengths around the widths of vector registers and unrolled loops, where kernels change over."""
 MIN_FILL = 8
+ALIGNED, ALONE = 16, (24, 48)
+"""The row that is replayed alone: its source length is a multiple of the first, its steps lie between the others."""
 
 
 def read(path: str | os.PathLike[str]) -> list[CorpusRow]:
@@ -67,6 +69,7 @@ def traced(steps: Sequence[int], lengths: Sequence[int], unusual: Sequence[int],
         )
     for length in LENGTHS:
         take([row for row in by_steps if steps[row] == length])
+    take([row for row in by_steps if _fit_alone(steps[row], lengths[row])])
     take(by_steps)
     take([row for row in by_steps if all(steps[row] != steps[other] for other in chosen)])
     for _ in range(2):
@@ -83,11 +86,20 @@ def traced(steps: Sequence[int], lengths: Sequence[int], unusual: Sequence[int],
     return sorted(chosen or by_steps[:1])
 
 
-def forced_batches(rows: Sequence[int], steps: Sequence[int], size: int) -> list[list[int]]:
-    """Cut the traced rows into batches of about ``size``, a long row in each, by falling steps within each."""
-    count = -(-len(rows) // size)
-    falling = sorted(rows, key=lambda row: (-steps[row], row))
-    return [falling[start::count] for start in range(count)]
+def _fit_alone(steps: int, length: int) -> bool:
+    return length % ALIGNED == 0 and ALONE[0] <= steps <= ALONE[1]
+
+
+def forced_batches(rows: Sequence[int], steps: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Cut the traced rows into batches of about ``size``, a long row in each, by falling steps within each.
+
+    One row stands alone, last: a batch of one, with a source of aligned length, is what a kernel of its own serves.
+    """
+    alone = [row for row in rows if _fit_alone(steps[row], lengths[row])][: 1 if len(rows) > 1 else 0]
+    others = [row for row in rows if row not in alone]
+    count = -(-len(others) // size)
+    falling = sorted(others, key=lambda row: (-steps[row], row))
+    return [*(falling[start::count] for start in range(count)), *([row] for row in alone)]
 
 
 def free_batches(steps: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:

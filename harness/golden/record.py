@@ -113,7 +113,7 @@ class _Recorder:
         unusual = [index for index, ids in enumerate(self.sources) if unknown in ids]
         lengths = [len(ids) for ids in self.sources]
         chosen = corpus.traced(steps, lengths, unusual, traced)
-        batches = corpus.forced_batches(chosen, steps, forced)
+        batches = corpus.forced_batches(chosen, steps, lengths, forced)
         self.manifest["decode"] = asdict(rules)
         self.manifest["traced_rows"] = chosen
         self.manifest["floors"] = list(precisions)
