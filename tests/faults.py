@@ -121,6 +121,19 @@ class ParentThenHangs(Parent):
         time.sleep(600)
 
 
+class DiesTelling(ort.Backend):
+    """Replays well, and dies when asked what did the work."""
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        return _Dying(super().compile(part, options), lambda: None)
+
+
+class _Dying(_Struck):
+    def placement(self) -> contract.Placement | None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
 class Refuses(ort.Backend):
     """Refuses every graph, in clear words."""
 

@@ -31,12 +31,14 @@ def judge(
     opset: int = 17,
     checks: tuple[str, ...] = NUMERIC,
     of: Golden | None = None,
+    series: str = "",
 ) -> dict[str, Row]:
-    """The rows of one cell, by check, from a replay in this process: what a worker would answer."""
+    """The rows of one cell, by check, from a replay in this process: what a worker would answer. ``series``: the path
+    that sidecar files start with."""
     of = of or golden()
     rows: list[Row] = []
     graph = f"torchscript/{layout}/fp32/op{opset}"
-    request = {"graph": graph, "checks": list(checks), "series": "", "options": {}}
+    request = {"graph": graph, "checks": list(checks), "series": series, "options": {}}
     worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
     return {row.check: row for row in rows}
 

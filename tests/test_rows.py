@@ -58,11 +58,15 @@ def test_every_row_of_a_real_run_is_valid(real: list[dict[str, Any]], valid: Any
 def test_schema_refuses_what_is_no_row(real: list[dict[str, Any]], change: dict[str, Any]) -> None:
     checker = jsonschema.Draft202012Validator(schema.build())
     assert not checker.is_valid({**real[0], **change})
-    assert not checker.is_valid({name: value for name, value in real[0].items() if name != next(iter(change))} | {"x": 1})
+    assert not checker.is_valid(
+        {name: value for name, value in real[0].items() if name != next(iter(change))} | {"x": 1}
+    )
 
 
 def test_numbers_that_json_has_not_are_strings_and_come_back(file: Path, valid: Any) -> None:
-    row = rows.Row("logits", "FAIL", value=math.inf, bound=-math.inf, floor=math.nan, detail={"a": [math.inf, {"b": math.nan}]})
+    row = rows.Row(
+        "logits", "FAIL", value=math.inf, bound=-math.inf, floor=math.nan, detail={"a": [math.inf, {"b": math.nan}]}
+    )
     text = rows.to_json(row)
     written = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert (written["value"], written["bound"], written["floor"]) == ("inf", "-inf", "nan")
@@ -119,7 +123,7 @@ def test_no_rows_at_all_is_said(tmp_path: Path, file: Path) -> None:
 
 
 def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    writer = rows.Writer(str(tmp_path))
+    writer = rows.Writer(str(tmp_path), {})
     for count in (1, 2, 3):
         writer.write(rows.Row("logits", "PASS"))
         assert len(Path(writer.path).read_text(encoding="utf-8").splitlines()) == count
@@ -128,9 +132,10 @@ def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
 
 def test_a_rows_file_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.time, "strftime", lambda *_: "20260101T000000Z")
-    first = rows.Writer(str(tmp_path))
+    first = rows.Writer(str(tmp_path), {})
     first.write(rows.Row("logits", "PASS"))
     first.close()
-    with pytest.raises(FileExistsError):
-        rows.Writer(str(tmp_path))
+    second = rows.Writer(str(tmp_path), {})
+    second.close()
+    assert second.path != first.path
     assert len(list(rows.read(first.path))) == 1

@@ -1,1 +1,1 @@
-"""Known-bad backends that the harness must catch."""
+"""Known-bad backends, by kind of fault, each declared with what the harness must say of it; and honest controls."""

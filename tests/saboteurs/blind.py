@@ -1,5 +1,8 @@
-"""Saboteurs written without knowing how the harness judges: each is ONNX Runtime with one fault that runtimes, exporters,
-quantisers, caches and wrappers make silently. Every run is also done honestly, so the harm is measured, not assumed."""
+"""Saboteurs written without knowing how the harness judges.
+
+Each is ONNX Runtime with one fault that runtimes, exporters, quantisers, caches and wrappers make silently. Every run
+is also done honestly, so the harm is measured, not assumed.
+"""
 
 import os
 import tempfile
@@ -20,7 +23,7 @@ LAST = 1
 
 @dataclass
 class Call:
-    """One run of one part: ``step`` is the length of the past (-1 in the encoder), ``number`` counts the program's runs."""
+    """One run of one part. ``step`` is the past's length (-1 in the encoder); ``number`` counts a program's runs."""
 
     part: str
     step: int
@@ -55,7 +58,8 @@ class Harm:
 
     def add(self, given: Arrays, right: Arrays) -> None:
         self.runs += 1
-        self.wrong += any([self._gap(name, given[name], right[name]) for name in right if name in given])
+        differs = [self._gap(name, given[name], right[name]) for name in right if name in given]
+        self.wrong += any(differs)
 
     def _gap(self, name: str, given: np.ndarray, right: np.ndarray) -> bool:
         same_shape = given.shape == right.shape
@@ -66,7 +70,7 @@ class Harm:
 
 
 class Saboteur(contract.Backend):
-    """``spoil`` makes the spoiler of one program, which may keep state; ``edit`` makes the graph that ``Call.edited`` runs."""
+    """``spoil`` makes the spoiler of one program, which may keep state; ``edit`` makes what ``Call.edited`` runs."""
 
     capabilities = ort.Backend.capabilities
 
@@ -118,7 +122,7 @@ class _Program(contract.Program):
 
 
 def rounded(array: np.ndarray, bits: int) -> np.ndarray:
-    """Nearest float32 whose significand has ``bits`` explicit bits: 7 is bf16, 10 is TF32, 15 to 16 two bf16 terms."""
+    """Nearest float32 whose significand has ``bits`` explicit bits: 7 is bf16, 10 is TF32."""
     drop = 23 - bits
     raw = np.ascontiguousarray(array, np.float32).view(np.uint32)
     return ((raw + np.uint32(1 << (drop - 1))) & np.uint32(~((1 << drop) - 1) & 0xFFFFFFFF)).view(np.float32)
@@ -136,11 +140,28 @@ def tensors(change: Callable[[str, np.ndarray], np.ndarray | None]) -> Edit:
     return edit
 
 
-def weights(bits: int, only: Callable[[str], bool] = lambda _: True) -> Edit:
-    """Matrices (not embeddings) held in fewer bits."""
-    return tensors(
-        lambda name, array: rounded(array, bits) if array.ndim == 2 and "embed" not in name and only(name) else None
-    )
+BF16, TF32, TWO_BF16 = 8, 11, 16
+
+
+def products(bits: int, only: Callable[[str], bool] = lambda _: True) -> Edit:
+    """Matrix products whose left factor keeps ``bits`` significant bits (Veltkamp's split). The weights of the embedded
+    model are fp16 numbers, so rounding those to TF32 would change nothing: activations are where it shows."""
+
+    def edit(_: str, model: Any) -> None:
+        graph, rebuilt = model.graph, []
+        graph.initializer.append(numpy_helper.from_array(np.float32(2.0 ** (24 - bits) + 1), "sabotage_split"))
+        for index, node in enumerate(list(graph.node)):
+            if node.op_type == "MatMul" and only(node.output[0]):
+                source, step = node.input[0], [f"sabotage_{index}_{number}" for number in range(3)]
+                rebuilt.append(helper.make_node("Mul", [source, "sabotage_split"], [step[0]]))
+                rebuilt.append(helper.make_node("Sub", [step[0], source], [step[1]]))
+                rebuilt.append(helper.make_node("Sub", [step[0], step[1]], [step[2]]))
+                node.input[0] = step[2]
+            rebuilt.append(node)
+        del graph.node[:]
+        graph.node.extend(rebuilt)
+
+    return edit
 
 
 def in_part(wanted: Callable[[str], bool], edit: Edit) -> Edit:
@@ -314,7 +335,8 @@ def fed(change: Callable[[Call], None]) -> Callable[[], Spoil]:
 
 
 def log_softmax(call: Call, values: np.ndarray) -> np.ndarray:
-    return values - np.log(np.exp(values - values.max(-1, keepdims=True)).sum(-1, keepdims=True)) - values.max(-1, keepdims=True)
+    top = values.max(-1, keepdims=True)
+    return np.asarray(values - top - np.log(np.exp(values - top).sum(-1, keepdims=True)))
 
 
 def stale_tail() -> Spoil:
@@ -494,7 +516,7 @@ class Donated(Saboteur):
 
 
 def stateful() -> Spoil:
-    """A stateful model behind a stateless face: the own cache is used whenever its length fits, the fed one is ignored."""
+    """A stateful model behind a stateless face: its own cache is used whenever the length fits, the fed one ignored."""
     kept: Arrays = {}
 
     def spoil(call: Call) -> Arrays:
@@ -544,148 +566,276 @@ def decoder(part: str) -> bool:
 BLIND = [
     # A small bias everywhere.
     Blind(
-        "weights-two-bf16", "float32 emulated by two bf16 terms: 16 explicit bits", "unified",
-        lambda: Saboteur(edit=weights(15)),
+        "two-bf16",
+        "float32 products emulated by two bf16 terms, the third is left out",
+        "unified",
+        lambda: Saboteur(edit=products(TWO_BF16)),
     ),
     Blind(
-        "head-two-bf16", "the same in the vocabulary projection only", "unified",
-        lambda: Saboteur(edit=weights(15, lambda name: "lm_head" in name)),
+        "head-two-bf16",
+        "the same in the vocabulary projection only",
+        "unified",
+        lambda: Saboteur(edit=products(TWO_BF16, lambda name: "lm_head" in name)),
     ),
     Blind(
-        "one-tf32-matrix", "one product on tensor cores: the query of the last cross-attention", "unified",
-        lambda: Saboteur(edit=weights(10, lambda name: "layers.1.encoder_attn.q_proj" in name)),
+        "one-tf32-matrix",
+        "one product on tensor cores: the query of the last cross-attention",
+        "unified",
+        lambda: Saboteur(edit=products(TF32, lambda name: "layers.1/encoder_attn/q_proj" in name)),
     ),
     Blind("sigmoid-table", "swish by a lookup table of 2,048 entries", "unified", lambda: Saboteur(edit=sigmoid_table)),
     Blind("scale-in-half", "the embedding scale stored in fp16", "unified", lambda: Saboteur(edit=scale_in_half)),
     Blind(
-        "one-fused-norm", "a fusion matches one layer norm of ten and drops its epsilon", "unified",
+        "one-fused-norm",
+        "a fusion matches one layer norm of ten and drops its epsilon",
+        "unified",
         lambda: Saboteur(edit=epsilon(1e-12, lambda name: "layers.1/encoder_attn_layer_norm" in name)),
     ),
     Blind(
-        "temperature", "logits scaled by 1 - 2^-16: argmax and text stay", "unified",
+        "temperature",
+        "logits scaled by 1 - 2^-16: argmax and text stay",
+        "unified",
         lambda: Saboteur(logits(lambda call, values: values * np.float32(1 - 2.0**-16))),
     ),
     Blind(
-        "shifted-logits", "a constant of 2e-5 on all logits: softmax does not see it", "unified",
+        "shifted-logits",
+        "a constant of 2e-5 on all logits: softmax does not see it",
+        "unified",
         lambda: Saboteur(logits(lambda call, values: values + np.float32(2e-5))),
     ),
+    Blind("vocabulary-tail", "the last 24 columns are the run before's", "unified", lambda: Saboteur(stale_tail)),
     Blind("log-softmax", "log-probabilities returned as logits", "unified", lambda: Saboteur(logits(log_softmax))),
     Blind(
-        "saturated-logits", "values above 12 clipped, as a fixed-point output does", "unified",
+        "saturated-logits",
+        "values above 12 clipped, as a fixed-point output does",
+        "unified",
         lambda: Saboteur(logits(lambda call, values: np.minimum(values, 12))),
     ),
     Blind(
-        "key-bias-dropped", "the key bias left out: no attention output changes, the cache does", "unified",
+        "pad-suppressed",
+        "the export bakes the rule that pad is never chosen into the logits",
+        "unified",
+        lambda: Saboteur(logits(lambda call, values: np.where(np.arange(1024) == 1023, -1e4, values))),
+    ),
+    Blind(
+        "key-bias-dropped",
+        "the key bias left out: no attention output changes, the cache does",
+        "unified",
         lambda: Saboteur(edit=tensors(without_key_bias)),
     ),
     Blind(
-        "probabilities-flushed", "attention probabilities below the least normal fp16 are zero", "unified",
+        "probabilities-flushed",
+        "attention probabilities below the least normal fp16 are zero",
+        "unified",
         lambda: Saboteur(edit=after("Softmax", flushed)),
     ),
     Blind(
-        "mask-minus-16", "the mask constant is -16, as an 8-bit accelerator stores it: padding leaks", "unified",
+        "mask-minus-16",
+        "the mask constant is -16, as an 8-bit accelerator stores it: padding leaks",
+        "unified",
         lambda: Saboteur(edit=mask_constant(-16)),
     ),
     Blind(
-        "half-scores-wide", "attention scores in fp16 where the source is 128 or longer", "unified",
+        "half-scores-wide",
+        "attention scores in fp16 where the source is 128 or longer",
+        "unified",
         lambda: Saboteur(when(lambda call: call.source >= 128), after("MatMul", half, "attn/MatMul")),
     ),
     # Wrong in some steps only.
     Blind(
-        "epsilon-from-32", "another layer-norm kernel, with another epsilon, from 32 cached positions on", "unified",
+        "epsilon-from-32",
+        "another layer-norm kernel, with another epsilon, from 32 cached positions on",
+        "unified",
         lambda: Saboteur(when(lambda call: call.step >= 32), epsilon(1e-12)),
     ),
     Blind(
-        "epsilon-wide", "another layer-norm kernel in the encoder where the source is 128 or longer", "unified",
+        "epsilon-from-64",
+        "the same from 64 cached positions on",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.step >= 64), epsilon(1e-12)),
+    ),
+    Blind(
+        "tf32-from-97",
+        "a TF32 kernel from 97 cached positions on",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.step >= 97), products(TF32)),
+    ),
+    Blind(
+        "tf32-from-source-144",
+        "a TF32 kernel in the encoder where the source is 144 or longer",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.part == "encoder" and call.source >= 144), products(TF32)),
+    ),
+    Blind(
+        "cold-first-run",
+        "the first run of each program takes the untuned kernel: TF32",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.number == 0), products(TF32)),
+    ),
+    Blind(
+        "epsilon-wide",
+        "another layer-norm kernel in the encoder where the source is 128 or longer",
+        "unified",
         lambda: Saboteur(when(lambda call: call.part == "encoder" and call.source >= 128), epsilon(1e-6)),
     ),
     Blind(
-        "epsilon-first", "the first part exported apart, with another epsilon; the step part is right", "split",
+        "epsilon-first",
+        "the first part exported apart, with another epsilon; the step part is right",
+        "split",
         lambda: Saboteur(edit=in_part(lambda part: part == "first", epsilon(1e-6))),
     ),
     Blind(
-        "first-two-bf16", "the first part runs on another provider, in two bf16 terms", "split",
-        lambda: Saboteur(edit=in_part(lambda part: part == "first", weights(15))),
+        "first-two-bf16",
+        "the first part runs on another provider, in two bf16 terms",
+        "split",
+        lambda: Saboteur(edit=in_part(lambda part: part == "first", products(TWO_BF16))),
     ),
     Blind(
-        "unflushed-block", "one head of one sentence reads a stale value, in step 90 only", "unified",
+        "unflushed-block",
+        "one head of one sentence reads a stale value, in step 90 only",
+        "unified",
         lambda: Saboteur(fed(unflushed_block)),
     ),
     Blind(
-        "late-noise", "step 95, one sentence in the traced rows: 1e-4 on one logit", "unified",
+        "late-noise",
+        "step 95, one sentence in the traced rows: 1e-4 on one logit",
+        "unified",
         lambda: Saboteur(
             logits(lambda call, values: values + (call.step == 95) * 1e-4 * (np.arange(values.shape[-1]) == 700))
         ),
     ),
     Blind(
-        "positions-cut-100", "the decoder's position table cut at 100 entries", "unified",
+        "positions-cut-100",
+        "the decoder's position table cut at 100 entries",
+        "unified",
         lambda: Saboteur(edit=in_part(decoder, positions(100, "decoder"))),
     ),
     Blind(
-        "positions-cut-160", "the encoder's position table cut at 160 entries", "unified",
+        "positions-cut-160",
+        "the encoder's position table cut at 160 entries",
+        "unified",
         lambda: Saboteur(edit=positions(160, "encoder")),
     ),
     Blind("dropped-sync", "every 257th run gives the logits before", "unified", lambda: Saboteur(dropped_sync(257))),
     Blind(
-        "dropped-sync-late", "every 1,000th run of a program does", "unified", lambda: Saboteur(dropped_sync(1000)),
+        "dropped-sync-late",
+        "every 1,000th run of a program does",
+        "unified",
+        lambda: Saboteur(dropped_sync(1000)),
     ),
     # The cache.
-    Blind("stale-head", "from step 40 one head's V is the one before", "split", lambda: Saboteur(caches(stale_head, True))),
-    Blind("cache-drift", "kept values are rescaled by 1 + 2^-21 in every step", "unified", lambda: Saboteur(caches(drift))),
-    Blind("window-72", "a sliding window forgets values older than 72 steps", "unified", lambda: Saboteur(caches(window))),
-    Blind("cold-cache-half", "positions older than 64 are moved to fp16", "unified", lambda: Saboteur(caches(cold_half))),
-    Blind("half-reorder", "a beam reorder swaps rows of one tensor only", "unified", lambda: Saboteur(fed(swapped_rows))),
+    Blind(
+        "stale-head", "from step 40 one head's V is the one before", "split", lambda: Saboteur(caches(stale_head, True))
+    ),
+    Blind(
+        "cache-drift", "kept values are rescaled by 1 + 2^-21 in every step", "unified", lambda: Saboteur(caches(drift))
+    ),
+    Blind(
+        "window-72", "a sliding window forgets values older than 72 steps", "unified", lambda: Saboteur(caches(window))
+    ),
+    Blind(
+        "cold-cache-half", "positions older than 64 are moved to fp16", "unified", lambda: Saboteur(caches(cold_half))
+    ),
+    Blind(
+        "half-reorder", "a beam reorder swaps rows of one tensor only", "unified", lambda: Saboteur(fed(swapped_rows))
+    ),
     Blind("stateful", "the program uses its own cache and ignores the one fed", "unified", lambda: Saboteur(stateful)),
-    Blind("logits-aliased", "logits of all runs share one buffer", "unified", lambda: Aliased(lambda name: name == "logits")),
-    Blind("cache-aliased", "caches are views of one buffer", "unified", lambda: Aliased(lambda name: ".decoder." in name)),
-    Blind("encoder-aliased", "encoder outputs share one buffer", "unified", lambda: Aliased(lambda name: ".encoder." in name)),
+    Blind(
+        "logits-aliased",
+        "logits of all runs share one buffer",
+        "unified",
+        lambda: Aliased(lambda name: name == "logits"),
+    ),
+    Blind(
+        "cache-aliased", "caches are views of one buffer", "unified", lambda: Aliased(lambda name: ".decoder." in name)
+    ),
+    Blind(
+        "encoder-aliased",
+        "encoder outputs share one buffer",
+        "unified",
+        lambda: Aliased(lambda name: ".encoder." in name),
+    ),
     Blind("donated-feeds", "the fed cache is used as scratch memory", "unified", Donated),
     # Some shapes, some rows, some ids.
     Blind(
-        "large-batch-tf32", "batches of 16 and more take a TF32 kernel", "unified",
-        lambda: Saboteur(when(lambda call: call.batch >= 16), weights(10)),
+        "large-batch-tf32",
+        "batches of 16 and more take a TF32 kernel",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.batch >= 16), products(TF32)),
     ),
     Blind(
-        "large-batch-bf16", "batches of 16 and more take a bf16 kernel", "unified",
-        lambda: Saboteur(when(lambda call: call.batch >= 16), weights(7)),
+        "large-batch-bf16",
+        "batches of 16 and more take a bf16 kernel",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.batch >= 16), products(BF16)),
     ),
     Blind(
-        "alone-epsilon", "a batch of one takes a layer norm with another epsilon", "unified",
+        "large-batch-epsilon",
+        "batches of 16 and more take a layer norm with another epsilon",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.batch >= 16), epsilon(1e-12)),
+    ),
+    Blind(
+        "alone-epsilon",
+        "a batch of one takes a layer norm with another epsilon",
+        "unified",
         lambda: Saboteur(when(lambda call: call.batch == 1), epsilon(1e-12)),
     ),
     Blind(
-        "alone-two-bf16", "a batch of one takes a matrix-vector kernel of two bf16 terms", "unified",
-        lambda: Saboteur(when(lambda call: call.batch == 1), weights(15)),
+        "alone-two-bf16",
+        "a batch of one takes a matrix-vector kernel of two bf16 terms",
+        "unified",
+        lambda: Saboteur(when(lambda call: call.batch == 1), products(TWO_BF16)),
     ),
     Blind("one-short", "the third row's last source token is hidden", "unified", lambda: Saboteur(fed(one_short))),
     Blind(
-        "last-hidden-at-16", "a source length that is a multiple of 16 loses its last position", "unified",
+        "last-hidden-at-16",
+        "a source length that is a multiple of 16 loses its last position",
+        "unified",
         lambda: Saboteur(fed(last_hidden_at_sixteen)),
     ),
     Blind("sorted-lengths", "rows are taken to be sorted by length", "unified", lambda: Saboteur(fed(sorted_lengths))),
-    Blind("first-row-full", "the first row is taken to be the widest", "unified", lambda: Saboteur(fed(first_row_full))),
     Blind(
-        "cache-by-shape", "encoder results kept by shape", "unified",
+        "first-row-full", "the first row is taken to be the widest", "unified", lambda: Saboteur(fed(first_row_full))
+    ),
+    Blind(
+        "cache-by-shape",
+        "encoder results kept by shape",
+        "unified",
         lambda: Saboteur(prefix_cache(lambda call: call.feeds["input_ids"].shape)),
     ),
     Blind(
-        "cache-by-prefix", "encoder results kept by shape and the first row", "unified",
+        "cache-by-checksum",
+        "encoder results kept by shape and a checksum that does not see the order",
+        "unified",
         lambda: Saboteur(
-            prefix_cache(lambda call: (call.feeds["input_ids"].shape, call.feeds["input_ids"][0].tobytes()))
+            prefix_cache(lambda call: (call.feeds["input_ids"].shape, int(call.feeds["input_ids"].sum())))
         ),
     ),
     Blind(
-        "token-half", "one id, in no traced row, has its embedding in fp16", "unified",
-        lambda: Saboteur(edit=in_part(decoder, token_row(1012, lambda table: table[1012].astype(np.float16)))),
+        "alone-at-16",
+        "a batch of one whose source length is a multiple of 16 loses its last position",
+        "unified",
+        lambda: Saboteur(fed(lambda call: last_hidden_at_sixteen(call) if call.batch == 1 else None)),
     ),
     Blind(
-        "token-collision", "one id, in no traced row, gets its neighbour's embedding", "unified",
+        "token-bf16",
+        "one id, in no traced row, has its embedding in bf16",
+        "unified",
+        lambda: Saboteur(edit=in_part(decoder, token_row(1012, lambda table: rounded(table[1012], 7)))),
+    ),
+    Blind(
+        "token-collision",
+        "one id, in no traced row, gets its neighbour's embedding",
+        "unified",
         lambda: Saboteur(edit=in_part(decoder, token_row(1012, lambda table: table[1011]))),
     ),
     Blind(
-        "source-token-half", "one source id, in no traced row, has its embedding in bf16", "unified",
+        "source-token-bf16",
+        "one source id, in no traced row, has its embedding in bf16",
+        "unified",
         lambda: Saboteur(edit=token_row(121, lambda table: rounded(table[121], 7), "encoder")),
     ),
     # Not the same twice.
     Blind("racing", "one run in fifty is a few units in the last place off", "unified", lambda: Saboteur(racing)),
-]  # fmt: skip
+]
