@@ -63,9 +63,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     running = session.config.stash.get(CAMPAIGN, None)
     if running is None:
         return
-    running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
     if session.config.option.collectonly:
         return
+    try:
+        running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--results={running.options.results}: {error.strerror}; give another folder"
+        ) from error
     for question in running.questions():
         if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
             running.ask(question)

@@ -168,12 +168,12 @@ class Bundle:
         manifest = self._read_manifest()
         try:
             self._fill(manifest)
+            if verify:
+                self.verify()
         except BundleError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._error(f"manifest.json does not say what schema {SCHEMA} asks for ({error!r})") from error
-        if verify:
-            self.verify()
 
     def _error(
         self, what: str, remedy: str = "copy the bundle again, or record it anew with `conform record`"
@@ -253,7 +253,34 @@ class Bundle:
         total = 0
         for name, entry in self.files.items():
             total += self.verify_file(name, entry)
+        self._check_content()
         return total
+
+    def _check_content(self) -> None:
+        """Manifest and arrays must fit together: a wrong bundle must not look like a wrong runtime."""
+        count = len(self.rows)
+        steps = self.array("tokens").shape[0]
+        sizes = {
+            "source_starts": count + 1,
+            "token_starts": count + 1,
+            "margins": steps,
+            "top_ids": steps,
+            "top_logits": steps,
+        }
+        for name, size in sizes.items():
+            if len(self.array(name)) != size:
+                raise self._error(f"{name} has {len(self.array(name))} entries, {size} are asked for by the rows")
+        for output in ("logits", "self", "encoder", "cross"):
+            self.array(f"trace_{output}")
+            for precision in self.precisions:
+                self.floor(precision, output)
+        for kind in ("forced", "free"):
+            for rows in self.manifest["batches"][kind]:
+                if not rows or not all(isinstance(row, int) and 0 <= row < count for row in rows):
+                    raise self._error(f"batches: {kind} names rows {rows!r}, the bundle has rows 0 to {count - 1}")
+        self.array("source_ids")
+        if len(self.pieces) != self.dims.vocab:
+            raise self._error(f"pieces.json has {len(self.pieces)} pieces, the vocabulary {self.dims.vocab}")
 
     def verify_file(self, name: str, entry: Optional[Mapping[str, Any]] = None) -> int:
         entry = entry or self.files[name]
@@ -302,8 +329,11 @@ class Bundle:
     def pieces(self) -> List[str]:
         """Piece of every target id, index = id."""
         if self._pieces is None:
-            with open(self._plain("pieces.json"), encoding="utf-8") as stream:
-                self._pieces = json.load(stream)
+            try:
+                with open(self._plain("pieces.json"), encoding="utf-8") as stream:
+                    self._pieces = json.load(stream)
+            except (OSError, ValueError) as error:
+                raise self._error(f"pieces.json cannot be read ({error})") from error
         return self._pieces
 
     def witness(self, graph: str) -> Dict[str, np.ndarray]:

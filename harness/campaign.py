@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from backends.contract import Probe
@@ -28,7 +29,7 @@ class Question(NamedTuple):
     @property
     def cell(self) -> str:
         if self.graph is None or self.target.probe is None:
-            return self.target.selector.name
+            return self.target.selector.text
         return str(name_cell(self.graph, self.target.selector.name, self.target.probe))
 
     @property
@@ -66,18 +67,24 @@ class Campaign:
             self._scorer = Scorer(self.bundle)
             for selector, worker in zip(launch.selectors, launch.workers, strict=True):
                 expected = expectations.load(selector.name)
-                self.targets.append(Target(selector, worker, _version(selector, worker.probe()), expected))
+                target = Target(selector, worker, _version(selector, worker.probe()), expected)
+                if target.probe and any(one.probe and one.selector.name == selector.name for one in self.targets):
+                    worker.stop()  # asked for twice, by name and by the version that is here
+                else:
+                    self.targets.append(target)
         except BaseException:
             launch.stop()
             raise
-        asked = {**self.options.asked(), "bundle": self.bundle.short}
-        self.writer = Writer(str(self.options.results), asked, self.options.resume)
         self.rows: list[Row] = []
         self._asked: dict[str, set[str]] = {}
         self._answers: dict[str, dict[str, Row]] = {}
         self._running: Iterator[Row] = iter(())
-        if self.writer.resumed:
-            self._take_up(read(self.writer.path))
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Made when there is something to write to: collecting alone leaves no file behind. Raises OSError."""
+        asked = {**self.options.asked(), "bundle": self.bundle.short}
+        return Writer(str(self.options.results), asked, self.options.resume)
 
     def _wanted(self, graph: Graph) -> bool:
         options = self.options
@@ -114,9 +121,11 @@ class Campaign:
         return asked
 
     def only(self, questions: Iterable[Question]) -> None:
-        """Say which questions were selected, so that nothing else is computed."""
+        """Say which questions were selected, so that nothing else is computed. Raises OSError when no row can be written."""
         for question in questions:
             self._asked.setdefault(question.cell, set()).add(question.check)
+        if self._asked and self.writer.resumed:
+            self._take_up(read(self.writer.path))
 
     def ask(self, question: Question) -> Row:
         """The row that answers; replays the cell as far as needed."""
@@ -271,7 +280,8 @@ class Campaign:
         finished = all(checks <= set(self._answers.get(cell, ())) for cell, checks in self._asked.items())
         for target in self.targets:
             target.worker.stop()
-        self.writer.close(finished)
+        if "writer" in vars(self):
+            self.writer.close(finished)
 
 
 def _version(selector: select.Selector, found: Found) -> Found:
@@ -287,6 +297,7 @@ def _version(selector: select.Selector, found: Found) -> Found:
 def _not_here(target: Target) -> Row:
     if target.found.absent:
         absent = target.found.absent
-        return Row("probe", "ABSENT", "probe", message=f"{absent['reason']}; {absent['remedy']}")
+        said = f"{absent['reason']}; {absent['remedy']}"
+        return Row("probe", "ABSENT", "probe", message=said, version=target.selector.version or "")
     assert target.found.failure is not None
     return target.found.failure

@@ -35,7 +35,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="seconds of silence before a worker counts as hung (default: 120)",
     )
     add("--memory-limit", type=float, default=0, help="GiB that a worker may hold (default: no limit)")
-    add("--results", type=Path, default=Path("results"), help="folder that rows are added to; write it with = (default: results)")
+    add(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="folder that rows are added to; write it with = (default: results)",
+    )
     add("--resume", action="store_true", help="continue the newest unfinished run of equal arguments and bundle")
     add("--allow-absent", action="store_true", help="a backend that is not here does not fail the run")
 

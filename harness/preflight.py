@@ -68,7 +68,7 @@ def _statements(bundle: Bundle, graph: Graph, part: Part, model: Any) -> Iterato
         yield from _ports(word, values, ports)
     if graph.precision in LARGEST:
         yield from (_overflow(tensor, graph.precision) for tensor in _constants(model))
-    for tensor in model.graph.initializer:
+    for tensor in _tensors(model.graph):
         if tensor.data_location == PROTO.TensorProto.EXTERNAL:
             yield _external(bundle, tensor)
 
@@ -108,6 +108,17 @@ def _overflow(tensor: Any, precision: str) -> str:
     if largest <= LARGEST[precision]:
         return ""
     return f"constant {tensor.name or '(unnamed)'} holds {largest:g}, {precision} ends at {LARGEST[precision]:g}"
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Every stored tensor: initializers, attributes, and those of the graphs inside."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from [attribute.t] if attribute.HasField("t") else []
+            yield from attribute.tensors
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from _tensors(inner)
 
 
 def _external(bundle: Bundle, tensor: Any) -> str:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from harness.judge import verdict
+
 SCHEMA = 1
 
 
@@ -82,7 +84,19 @@ def from_dict(values: Dict[str, Any]) -> Row:
     for name in ("value", "bound", "floor"):
         if isinstance(values.get(name), str):
             values[name] = float(values[name])
-    return Row(**values)
+    row = Row(**values)
+    if (
+        row.status not in verdict.STATUSES
+        or row.check not in ("probe", *verdict.CHECKS)
+        or row.stage not in verdict.STAGES
+    ):
+        raise ValueError(f"unknown status, check or stage: {row.status} {row.check} {row.stage}")
+    for name, kinds in TYPES.items():
+        if not isinstance(getattr(row, name), kinds):
+            raise TypeError(f"{name} is {getattr(row, name)!r}")
+    if row.status in ("XFAIL", "XPASS") and "seen" not in row.detail.get("expected", {}):
+        raise ValueError(f"{row.status} without what was seen")
+    return row
 
 
 def box_name() -> str:
@@ -205,3 +219,12 @@ def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
 
 
 FIELDS = tuple(item.name for item in fields(Row))
+_KINDS: Dict[Any, Any] = {
+    str: str,
+    int: int,
+    float: (int, float),
+    Dict[str, Any]: dict,
+    Optional[float]: (int, float, type(None)),
+    Optional[int]: (int, type(None)),
+}
+TYPES = {item.name: _KINDS[item.type] for item in fields(Row)}

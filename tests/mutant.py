@@ -14,8 +14,9 @@ Feeds = dict[str, np.ndarray]
 
 
 class Mutant(contract.Backend):
-    """ONNX Runtime with hooks. ``graph(part name, model)`` edits the ONNX model in place;
-    ``feeds(part name, step, feeds)`` and ``outputs(part name, step, feeds, outputs)`` return what is really fed and given. ``step`` is -1 in the encoder."""
+    """ONNX Runtime with hooks. ``graph(part name, model)`` edits the ONNX model in place; ``feeds(part name, step, feeds)``
+    and ``outputs(part name, step, feeds, outputs)`` return what is really fed and given. ``step`` is -1 in the encoder.
+    """
 
     capabilities = ort.Backend.capabilities
 

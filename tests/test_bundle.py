@@ -1,0 +1,365 @@
+"""Bundles that are damaged, foreign, newer or mean: one clear line from whoever opens them, and nothing is changed."""
+
+import io
+import json
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+
+from harness import preflight
+from harness.bundle import Bundle, BundleError
+from tests import helpers
+from tests.conftest import Draft
+
+GRAPH = "torchscript/unified/fp32/op17"
+STEP = "torchscript-fp32-op17-step.onnx"
+
+
+class Bad(NamedTuple):
+    """One way to spoil a bundle; ``says`` are words of the one line that must come."""
+
+    spoil: Callable[[Draft], object]
+    says: tuple[str, ...]
+
+
+def _cut(name: str, keep: int) -> Callable[[Draft], None]:
+    def spoil(draft: Draft) -> None:
+        draft.put(name, (draft.place / name).read_bytes()[:keep])
+
+    return spoil
+
+
+def _flip(draft: Draft) -> None:
+    content = bytearray((draft.place / "trace_logits.npy").read_bytes())
+    content[-100] ^= 1
+    draft.put("trace_logits.npy", bytes(content))
+
+
+def _link(draft: Draft) -> None:
+    place = draft.place / "tokens.npy"
+    elsewhere = draft.place.parent / "elsewhere.npy"
+    shutil.copy(place, elsewhere)
+    place.unlink()
+    place.symlink_to(elsewhere)
+
+
+def _pipe(draft: Draft) -> None:
+    (draft.place / "tokens.npy").unlink()
+    os.mkfifo(draft.place / "tokens.npy")
+
+
+def _named(name: str) -> Callable[[Draft], None]:
+    """A graph whose step is a file of that name; the manifest lists it as any other."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][name] = manifest["files"][STEP]
+        for graph in manifest["graphs"]:
+            graph["parts"]["step"]["file"] = name
+
+    return lambda draft: draft.manifest(change)
+
+
+def _set(**values: Any) -> Callable[[Draft], None]:
+    return lambda draft: draft.manifest(lambda manifest: manifest.update(values))
+
+
+def _drop(*names: str) -> Callable[[Draft], None]:
+    def change(manifest: dict[str, Any]) -> None:
+        for name in names[:-1]:
+            manifest = manifest[name]
+        del manifest[names[-1]]
+
+    return lambda draft: draft.manifest(change)
+
+
+def _batch(rows: list[int]) -> Callable[[Draft], None]:
+    return lambda draft: draft.manifest(lambda manifest: manifest["batches"]["forced"].append(rows))
+
+
+def _sealed(name: str, content: bytes) -> Callable[[Draft], None]:
+    """Other content, and a manifest that vouches for it."""
+
+    def spoil(draft: Draft) -> None:
+        draft.put(name, content)
+        draft.reseal()
+
+    return spoil
+
+
+class Trap:
+    """Unpickled, it leaves a file named by TRAP."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch $TRAP",)
+
+
+def _pickled(name: str) -> Callable[[Draft], None]:
+    def spoil(draft: Draft) -> None:
+        (draft.place / f"{name}.npy").unlink()
+        np.save(draft.place / f"{name}.npy", np.array([Trap()] * 50, object), allow_pickle=True)
+        draft.reseal()
+
+    return spoil
+
+
+BAD = {
+    "no manifest": Bad(lambda draft: (draft.place / "manifest.json").unlink(), ("no readable manifest.json",)),
+    "damaged manifest": Bad(_cut("manifest.json", 1000), ("manifest.json is damaged",)),
+    "binary manifest": Bad(lambda draft: draft.put("manifest.json", b"\xff\xfe\x00"), ("manifest.json is damaged",)),
+    "foreign manifest": Bad(lambda draft: draft.put("manifest.json", b'{"name": "x"}'), ("is not a bundle's",)),
+    "list for a manifest": Bad(lambda draft: draft.put("manifest.json", b"[1]"), ("is not a bundle's",)),
+    "newer schema": Bad(_set(schema=2), ("schema 2", "reads schema 1", "update the checkout")),
+    "schema of another type": Bad(_set(schema="1"), ("schema '1'",)),
+    "missing file": Bad(lambda draft: (draft.place / "tokens.npy").unlink(), ("tokens.npy is missing",)),
+    "truncated file": Bad(_cut("trace_self.npy", 5000), ("trace_self.npy has 5000 bytes",)),
+    "empty file": Bad(_cut(STEP, 0), (f"{STEP} has 0 bytes",)),
+    "changed byte": Bad(_flip, ("trace_logits.npy does not hash",)),
+    "link for a file": Bad(_link, ("tokens.npy is a link", "cp -L")),
+    "pipe for a file": Bad(_pipe, ("tokens.npy is missing",)),
+    "path upwards": Bad(_named("../step.onnx"), ("'../step.onnx' leaves the bundle",)),
+    "absolute path": Bad(_named("/etc/passwd"), ("'/etc/passwd' leaves the bundle",)),
+    "path into a folder": Bad(_named("folder/step.onnx"), ("'folder/step.onnx' leaves the bundle",)),
+    "hidden file": Bad(_named(".step.onnx"), ("'.step.onnx' leaves the bundle",)),
+    "unlisted file": Bad(_drop("files", STEP), (f"{STEP} is used but not listed",)),
+    "no size": Bad(_drop("files", STEP, "size"), ("manifest.json",)),
+    "no graphs": Bad(_drop("graphs"), ("manifest.json does not say", "graphs")),
+    "no batches": Bad(_drop("batches"), ("batches",)),
+    "unlisted floor": Bad(_drop("files", "floor_fp32_logits.npy"), ("floor_fp32_logits.npy",)),
+    "batch of a row that is not there": Bad(_batch([99_999]), ("batches",)),
+    "batch of no row": Bad(_batch([]), ("batches",)),
+    "fewer rows than arrays": Bad(lambda draft: draft.manifest(lambda manifest: manifest["rows"].pop()), ("rows",)),
+    "rows that are a number": Bad(_set(rows=3), ("manifest.json",)),
+    "pickled source ids": Bad(_pickled("source_ids"), ("source_ids.npy cannot be read",)),
+    "pickled trace": Bad(_pickled("trace_logits"), ("trace_logits.npy cannot be read",)),
+    "array that is none": Bad(_sealed("tokens.npy", b"x" * 500), ("tokens.npy cannot be read",)),
+    "pieces that are none": Bad(_sealed("pieces.json", b"{"), ("pieces.json",)),
+    "too few pieces": Bad(_sealed("pieces.json", b'["a"]'), ("pieces.json",)),
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A spoiled bundle with what was in its folder, and what each command said of it."""
+
+    draft: Draft
+    before: dict[str, tuple[int, int]]
+    pytest: "subprocess.CompletedProcess[str]"
+    replay: "subprocess.CompletedProcess[str]"
+    results: Path
+
+
+def listing(place: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in place.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> dict[str, Case]:
+    """Every bad bundle, opened by pytest and by the replay without pytest, two at a time."""
+    base = tmp_path_factory.mktemp("bad")
+
+    def one(number: int, bad: Bad) -> Case:
+        folder = base / str(number)
+        folder.mkdir()
+        draft, results = Draft(folder / "draft.bundle", pristine), folder / "results"
+        bad.spoil(draft)
+        before = listing(draft.place)
+        trap = {"TRAP": str(folder / "sprung")}
+        asked = helpers.conformance(
+            results, f"--bundle={draft.place}", "--opset=17", "--layout=unified", "-k", "kv_shape or text", **trap
+        )
+        replayed = helpers.run(
+            "harness.replay",
+            str(draft.place),
+            "--opset",
+            "17",
+            "--layout",
+            "unified",
+            "--results",
+            str(results),
+            **trap,
+        )
+        return Case(draft, before, asked, replayed, results)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(BAD, pool.map(one, range(len(BAD)), BAD.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_pytest_says_one_line_and_exits_4(cases: dict[str, Case], name: str) -> None:
+    case = cases[name]
+    said = case.pytest.stdout + case.pytest.stderr
+    assert case.pytest.returncode == 4, said
+    assert "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("ERROR: ")]
+    assert str(case.draft.place) in line
+    assert "; " in line, "it says what to do"
+    for words in BAD[name].says:
+        assert words in line
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_replay_says_one_line_and_exits_2(cases: dict[str, Case], name: str) -> None:
+    done = cases[name].replay
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    for words in BAD[name].says:
+        assert words in line
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_nothing_is_written_or_run(cases: dict[str, Case], name: str) -> None:
+    case = cases[name]
+    assert listing(case.draft.place) == case.before
+    assert not list(case.results.glob("*.jsonl"))
+    assert not (case.draft.place.parent / "sprung").exists(), "a pickle was opened"
+
+
+def test_conform_names_the_bundle_too(draft: Draft, tmp_path: Path, ort_run: Any) -> None:
+    """Rows that have no text yet need the bundle: a damaged one is bad input there as well."""
+    lines = [row for row in helpers.rows_in(ort_run[1]) if row["check"] == "tokens"]
+    (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+    _flip(draft)
+    done = helpers.run("harness.cli", "matrix", str(tmp_path / "some.jsonl"), "--bundle", str(draft.place))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: bundle {draft.place}: trace_logits.npy does not hash")
+
+
+def test_the_undamaged_copy_is_good(draft: Draft) -> None:
+    bundle = Bundle(str(draft.place))
+    assert bundle.verify() == sum(path.stat().st_size for path in draft.place.iterdir() if path.name != "manifest.json")
+    assert bundle.hash == Bundle(str(helpers.EMBEDDED), verify=False).hash
+    assert len(bundle.batches("free")) > 1
+
+
+def test_large_arrays_stay_on_disk() -> None:
+    bundle = Bundle(str(helpers.EMBEDDED), verify=False)
+    for name in ("trace_logits", "trace_self", "trace_cross", "trace_encoder", "tokens", "top_logits"):
+        owner: Any = bundle.array(name)
+        assert not owner.flags.writeable
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        assert isinstance(owner, mmap.mmap), name
+
+
+SMALL_TRAP = b"".join(
+    [b"\x93NUMPY\x01\x00\x36\x00", b"{'descr':'|O','fortran_order':False,'shape':(1,)}".ljust(53) + b"\n",
+     b"cposix\nsystem\n(S'touch $TRAP'\ntR."]
+)  # fmt: skip
+"""An array of one object in so few bytes that it is read, not mapped."""
+
+
+def _sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], object]) -> bool:
+    """Whether a pickle was opened; the read itself must be refused."""
+    monkeypatch.setenv("TRAP", str(tmp_path / "sprung"))
+    with pytest.raises(BundleError, match="cannot be read"):
+        read()
+    return (tmp_path / "sprung").exists()
+
+
+def test_pickles_are_refused_by_the_array_itself(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pickled("margins")(draft)
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+
+
+def test_a_pickle_of_few_bytes_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft.put("margins.npy", SMALL_TRAP)
+    draft.reseal()
+    assert len(SMALL_TRAP) <= 128
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+    np.load(io.BytesIO(SMALL_TRAP), allow_pickle=True)
+    assert (tmp_path / "sprung").exists(), "the trap does not work, so the test above proves nothing"
+
+
+def test_a_pickled_witness_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in draft.place.glob("witness-*.npz"):
+        content = io.BytesIO()
+        np.savez(content, logits=np.array([Trap()], object))
+        draft.put(place.name, content.getvalue())
+    draft.reseal()
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).witness(GRAPH))
+
+
+def _outside(model: Any, location: str) -> Any:
+    """The first weight of a model that lies in a file, to be moved."""
+    tensor = next(one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL)
+    next(entry for entry in tensor.external_data if entry.key == "location").value = location
+    return tensor
+
+
+def _constant(model: Any, location: str) -> Any:
+    """A constant of the graph, moved to a file: no initializer, yet external data."""
+    tensor = onnx.TensorProto(name="sly", dims=[4], data_type=onnx.TensorProto.FLOAT)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["sly"], value=tensor))
+    return tensor
+
+
+@pytest.mark.parametrize("place", [_outside, _constant], ids=["weight", "constant"])
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "sub/secret.bin", "notthere.bin", ""])
+def test_external_data_stays_in_the_bundle(draft: Draft, location: str, place: Callable[[Any, str], Any]) -> None:
+    (draft.place.parent / "secret.bin").write_bytes(bytes(1 << 20))
+    model = onnx.load(str(draft.place / STEP), load_external_data=False)
+    tensor = place(model, location)
+    draft.put(STEP, model.SerializeToString())
+    draft.reseal()
+    bundle = Bundle(str(draft.place))
+    row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
+    assert row.status == "FAIL"
+    assert tensor.name in row.message
+    assert repr(location) in row.message or "not a plain file" in row.message
+
+
+def test_external_data_that_leaves_the_bundle_reaches_no_runtime(draft: Draft, tmp_path: Path, valid: Any) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(1 << 20))
+    model = onnx.load(str(draft.place / STEP), load_external_data=False)
+    _outside(model, "../secret.bin")
+    draft.put(STEP, model.SerializeToString())
+    draft.reseal()
+    done = helpers.conformance(
+        tmp_path / "results", f"--bundle={draft.place}", "--opset=16-17", "--layout=unified", "-k", "artifact or logits"
+    )
+    assert done.returncode == 1
+    rows = helpers.rows_in(tmp_path / "results")
+    valid(rows)
+    assert {(row["opset"], row["check"], row["status"]) for row in rows} == {
+        (16, "artifact", "PASS"), (16, "logits", "PASS"), (17, "artifact", "FAIL"), (17, "logits", "ERROR"),
+    }  # fmt: skip
+    assert [row["compared"] for row in rows if row["check"] == "logits" and row["opset"] == 17] == [0]
+
+
+def test_graph_that_is_not_what_the_manifest_says(draft: Draft) -> None:
+    model = onnx.load(str(draft.place / STEP), load_external_data=False)
+    model.opset_import[0].version, model.ir_version = 12, 3
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    model.graph.node.add(op_type="FusedGelu", domain="com.vendor", input=["logits"], output=["x"])
+    draft.put(STEP, model.SerializeToString())
+    draft.reseal()
+    bundle = Bundle(str(draft.place))
+    row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
+    said = " ".join(row.detail["problems"])
+    assert row.status == "FAIL"
+    for words in ("opset 12", "IR version 3", "com.vendor", "logits is float64"):
+        assert words in said
+
+
+def test_ids_outside_the_vocabulary_fail_the_artifact(draft: Draft) -> None:
+    ids = np.load(draft.place / "source_ids.npy")
+    ids[7] = 10_000_000
+    (draft.place / "source_ids.npy").unlink()
+    np.save(draft.place / "source_ids.npy", ids)
+    draft.reseal()
+    bundle = Bundle(str(draft.place))
+    row = preflight.check(bundle, bundle.graphs[0])
+    assert row.status == "FAIL"
+    assert "source_ids: id 10000000 is outside the vocabulary" in row.message

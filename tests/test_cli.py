@@ -1,0 +1,140 @@
+"""``conform``: what each command says of itself, exit codes, and what this box has."""
+
+import re
+import shlex
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from harness import cli
+from harness.replay import select
+from tests import helpers
+
+COMMANDS = ("record", "backends", "matrix", "explain", "expectations")
+
+
+def conform(*arguments: object, **environment: str) -> Any:
+    return helpers.run("harness.cli", *map(str, arguments), **environment)
+
+
+def test_all_commands_are_listed() -> None:
+    done = conform("--help")
+    assert done.returncode == 0
+    for name in COMMANDS:
+        assert re.search(rf"^    {name}( +\S|$)", done.stdout, re.MULTILINE)
+
+
+def test_this_file_knows_every_command() -> None:
+    done = conform("no-such-command")
+    assert set(re.findall(r"'(\w+)'", done.stderr.split("choose from")[1])) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_that_parses(name: str) -> None:
+    done = conform(name, "--help")
+    assert done.returncode == 0
+    (example,) = re.findall(r"^example: conform (.+)$", done.stdout, re.MULTILINE)
+    assert example.split()[0] == name
+    assert cli._parser().parse_args(shlex.split(example)).run
+
+
+def test_pytest_help_has_the_options_and_an_example() -> None:
+    done = helpers.run("pytest", "--help")
+    assert done.returncode == 0
+    assert "example: pytest --backend=" in " ".join(done.stdout.split())
+    for option in ("backend", "bundle", "opset", "layout", "precision", "backend-python", "cell-timeout", "memory-limit",
+                   "results", "resume", "allow-absent"):  # fmt: skip
+        assert f"--{option}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("no-such-command",), ("matrix",), ("matrix", "x", "--format", "pdf"), ("record", "model"),
+     ("record", "m", "--corpus", "c", "--out", "o", "--opset", "many"), ("explain",)],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_wrong_command_line_exits_2(arguments: tuple[str, ...]) -> None:
+    done = conform(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[0].startswith("usage: conform")
+    assert done.stderr.splitlines()[-1].startswith("conform")
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("matrix", "nowhere"), "nowhere: cannot be read as rows"),
+        (("backends", "--backend-python", "/no/python"), "/no/python: no such interpreter"),
+        (("explain", "ort/14"), "'ort/14' is not a cell; its form is ort@"),
+        (("explain", "orrt@1.0/cpu/torchscript/unified/fp32/op17"), "did you mean 'ort'?"),
+        (("explain", "ort@1.0/cpu/torchscript/unified/fp32/op17"), "version 1.0 was asked for"),
+        (("explain", f"ort@{onnxruntime.__version__}/cpu/torchscript/unified/fp32/op99"), "--opset 9-"),
+        (("explain", "ort@1/cpu/torchscript/unified/fp32/op17", "--bundle", "nowhere"), "no readable manifest.json"),
+        (("expectations", "nowhere"), "nowhere: cannot be read as rows"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], words: str) -> None:
+    done = conform(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+def test_backends_are_shown_in_80_columns() -> None:
+    done = conform("backends")
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert len(line) <= 80
+    for name in select.names():
+        assert re.search(rf"^{name} +present +\d[\w.]* +cpu fp32 +run$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^ort +present +{re.escape(onnxruntime.__version__)} ", done.stdout, re.MULTILINE)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """An interpreter with numpy and no runtime."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    packages, site = tmp_path / "packages", next((tmp_path / "bare" / "lib").glob("python*/site-packages"))
+    packages.mkdir()
+    for name in ("numpy", "numpy.libs"):
+        if (Path(np.__file__).parents[1] / name).exists():
+            (packages / name).symlink_to(Path(np.__file__).parents[1] / name)
+    (site / "numpy.pth").write_text(f"{packages}\n", encoding="utf-8")
+    return tmp_path / "bare" / "bin" / "python"
+
+
+def test_a_backend_that_is_not_here_says_what_to_install(bare: Path) -> None:
+    done = conform("backends", "--backend-python", bare)
+    assert done.returncode == 0, done.stderr
+    for name in select.names():
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(name)]
+        assert line.split()[1] == "absent"
+        assert "cannot be" in line
+    assert "pip install" in done.stdout
+    for line in done.stdout.splitlines():
+        assert len(line) <= 80
+
+
+def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_backends", interrupted)
+    assert cli.main(["backends"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_explain_passes_a_cell_that_passes(tmp_path: Path) -> None:
+    cell = f"ort@{onnxruntime.__version__}/cpu/torchscript/unified/fp32/op17"
+    done = helpers.run("harness.cli", "explain", cell, cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cell in done.stdout
+    assert re.search(r"✅ logits +PASS +[\d,]+ compared", done.stdout)
+    assert not list(tmp_path.iterdir()), "it writes nothing"

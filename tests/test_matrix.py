@@ -1,0 +1,266 @@
+"""The matrix over rows: what each format shows, which row wins, and that a terminal of 80 columns holds it."""
+
+import csv
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wcwidth import wcswidth
+
+from harness.judge import verdict
+from harness.rows import Row, to_json
+from reports import matrix
+from tests import helpers
+
+CLOCK = itertools.count()
+
+
+def row(
+    status: str = "PASS",
+    check: str = "logits",
+    backend: str = "ort",
+    version: str = "1.32.0",
+    layout: str = "unified",
+    opset: int = 17,
+    **fields: Any,
+) -> Row:
+    """A row of a cell, later than every row made before it."""
+    made = Row(
+        check, status, backend=backend, runtime=backend, version=version, device="cpu", layout=layout, opset=opset
+    )
+    made.exporter, made.precision, made.bundle, made.run = "torchscript", "fp32", "toy@0123456789ab", "run"
+    made.compared = 5 if status == "PASS" else 0
+    made.cell = f"{backend}@{version}/cpu/torchscript/{layout}/fp32/op{opset}"
+    minutes, seconds = divmod(next(CLOCK), 60)
+    made.time = f"2026-01-01T{minutes // 60:02}:{minutes % 60:02}:{seconds:02}Z"
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def absent(backend: str, **fields: Any) -> Row:
+    made = row("ABSENT", "probe", backend, stage="probe", message="it is not installed; pip install it", **fields)
+    made.cell, made.version, made.opset = "", fields.get("version", ""), None
+    return made
+
+
+def expected(**fields: Any) -> Row:
+    detail = {"expected": {"seen": "FAIL", "reason": "a known fault", "link": "docs/live-fault.md"}}
+    return row("XFAIL", step=7, message="logits at step 7", detail=detail, **fields)
+
+
+def entry(*rows: Row) -> matrix.Entry:
+    (found,) = matrix.build(rows).entries.values()
+    return found
+
+
+def lines_of(*rows: Row) -> list[str]:
+    return matrix.terminal(matrix.build(rows)).splitlines()
+
+
+WIDE = [
+    row("FAIL" if opset == 12 else "PASS", backend=backend, version=version, layout=layout, opset=opset,
+        message="logits at step 15: [3] is 4.25, PyTorch has 17.125, which is as far apart as two sentences of Chinese 阀门")
+    for backend, version in (
+        ("ort", "1.32.0"), ("ort", "1.10.0"), ("openvino", "2026.4.1"), ("openvino", "2024.6.0"), ("reference", "1.23.2"),
+        ("my_package.adapters.accelerator:Backend", "0.0.1.dev20260101"),
+    )
+    for layout in ("split", "static", "unified")
+    for opset in range(9, 24)
+]  # fmt: skip
+
+
+def test_every_line_fits_a_terminal() -> None:
+    said = lines_of(
+        *WIDE, *(row(status, opset=opset, message="m" * 60 + " " + "n" * 60, kind="operator")
+                 for opset, status in enumerate(verdict.SEVERITY, 24) if status != "ABSENT"),
+        absent("tensorrt"), expected(opset=40),
+    )  # fmt: skip
+    for line in said:
+        assert wcswidth(line) <= 80, line
+    text = "\n".join(said)
+    for version in ("1.32.0", "1.10.0", "2026.4.1", "2024.6.0", "1.23.2", "0.0.1.dev20260101"):
+        assert version in text
+    assert " ".join(text.split()).count("as far apart as two sentences of Chinese 阀门") == 1, (
+        "one reason, one footnote"
+    )
+
+
+def test_no_cell_is_lost_in_the_folds() -> None:
+    text = "\n".join(lines_of(*WIDE))
+    cells = len({one.cell for one in WIDE})
+    assert text.count("✅") + text.count("❌") - len(re.findall("✅ pass|❌ wrong", text)) == cells
+    assert text.count("❌[1]") == cells // 15
+
+
+def test_table_columns_line_up_under_their_heads() -> None:
+    said = lines_of(
+        row(layout="split"), row("FAIL", layout="unified"), row("TIMEOUT", backend="reference", layout="split")
+    )
+    heads, body = said[1], said[3]
+    for word, symbol in (("split", "✅"), ("unified", "❌")):
+        assert wcswidth(heads[: heads.index(word)]) == wcswidth(body[: body.index(symbol)])
+    assert wcswidth(heads[: heads.rindex("split")]) == wcswidth(body[: body.index("⏱")])
+
+
+def test_the_newest_row_wins() -> None:
+    older, newer = row("FAIL", message="bad"), row("PASS")
+    for order in ([older, newer], [newer, older]):
+        assert entry(*order).status == "PASS"
+    again = row("FAIL", message="bad again")
+    assert entry(older, newer, again).row.message == "bad again"
+
+
+def test_a_cell_is_its_worst_row() -> None:
+    for worse, better in itertools.pairwise(status for status in verdict.SEVERITY if status != "ABSENT"):
+        found = entry(row(better, "encoder"), row(worse, "tokens"))
+        assert (found.status, found.symbol) == (worse, verdict.STATUSES[worse].symbol)
+        assert found.row.check == "tokens"
+
+
+def test_every_attempt_of_a_flake_is_behind_the_last_word() -> None:
+    assert entry(row("FAIL", attempt=1), row("FLAKY", attempt=2, message="first FAIL, then PASS")).symbol == "🎲"
+
+
+def test_an_expected_failure_keeps_its_symbol_with_its_reason() -> None:
+    found = entry(expected(), row(check="tokens"))
+    assert (found.status, found.symbol) == ("FAIL", "❌")
+    assert matrix.reason(found) == "logits FAIL, first at step 7 (expected: a known fault)"
+
+
+def test_symbols_have_their_meaning_below() -> None:
+    text = "\n".join(lines_of(row(), row("UNSUPPORTED", opset=9, kind="opset", message="too new"), absent("tensorrt")))
+    assert "✅ pass · 🚫 refused" in text or "🚫 refused · ✅ pass" in text
+    assert "⬜ not run here" in text
+    assert "[1] logits UNSUPPORTED: opset: too new" in text
+    assert "💥" not in text
+    lonely = "\n".join(lines_of(row(opset=9), row(opset=17, layout="split")))
+    assert "· no row" in lonely
+
+
+def test_absent_backends_stand_below_until_some_run_finds_them() -> None:
+    gone, here = absent("openvino"), row(backend="openvino", version="2026.4.1")
+    assert "⬜ openvino: it is not installed; pip install it" in "\n".join(lines_of(row(), gone))
+    assert "⬜ openvino" not in "\n".join(lines_of(gone, here))
+    assert "⬜ openvino" not in "\n".join(lines_of(here, absent("openvino"))), "another box has it"
+
+
+def test_a_version_that_is_absent_is_not_hidden_by_another_that_is_here() -> None:
+    text = "\n".join(lines_of(row(version="1.32.0"), absent("ort", version="1.10")))
+    assert "⬜ ort@1.10: it is not installed" in text
+
+
+def test_only_absent_backends() -> None:
+    made = matrix.build([absent("tensorrt")])
+    assert "⬜ tensorrt: it is not installed" in matrix.terminal(made)
+    assert "⬜ tensorrt" in matrix.markdown(made)
+    assert json.loads(matrix.to_json(made)) == []
+    assert matrix.to_csv(made).startswith("cell")
+
+
+def test_formats_say_the_same() -> None:
+    made = matrix.build([*WIDE, expected(opset=40, backend="openvino", version="2026.4.1")])
+    flat = json.loads(matrix.to_json(made))
+    table = list(csv.DictReader(io.StringIO(matrix.to_csv(made))))
+    assert [one["cell"] for one in flat] == [one["cell"] for one in table]
+    assert {(one["cell"], one["status"], str(one["opset"])) for one in flat} == {
+        (one["cell"], one["status"], one["opset"]) for one in table
+    }
+    assert len(flat) == len({one.cell for one in WIDE}) + 1
+    known = next(one for one in flat if one["opset"] == 40)
+    assert (known["status"], known["step"], known["symbol"]) == ("FAIL", 7, "❌")
+    assert "a known fault" in known["reason"]
+    page = matrix.markdown(made)
+    assert page.startswith("# Compatibility matrix\n\n| ")
+    assert page.count("❌") - 1 == sum(one["symbol"] == "❌" for one in flat)
+    assert page.count("✅") - 1 == sum(one["symbol"] == "✅" for one in flat)
+    for line in page.splitlines():
+        assert line.count("|") in (0, *range(3, 12)), line
+
+
+def test_a_runtimes_words_do_not_break_the_page() -> None:
+    page = matrix.markdown(matrix.build([row("ERROR", message="<b>bold</b> | `code` *star*")]))
+    (note,) = [line for line in page.splitlines() if line.startswith("- [1]")]
+    assert r"\<b>bold\</b> \| \`code\` \*star\*" in note
+
+
+def write(place: Path, *rows: Row) -> Path:
+    place.write_text("".join(to_json(one) + "\n" for one in rows), encoding="utf-8")
+    return place
+
+
+def conform(*arguments: object) -> Any:
+    return helpers.run("harness.cli", "matrix", *map(str, arguments))
+
+
+def test_boxes_are_merged(tmp_path: Path) -> None:
+    write(tmp_path / "one.jsonl", row("FAIL", message="bad"), row(opset=9))
+    write(tmp_path / "two.jsonl", row(), row("CRASH", backend="openvino", version="2026.4.1"))
+    done = conform(tmp_path / "one.jsonl", tmp_path / "two.jsonl", "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    assert {(one["backend"], one["opset"]): one["status"] for one in csv.DictReader(io.StringIO(done.stdout))} == {
+        ("ort", "9"): "PASS", ("ort", "17"): "PASS", ("openvino", "17"): "CRASH",
+    }  # fmt: skip
+    assert conform(tmp_path).stdout == conform(tmp_path / "two.jsonl", tmp_path / "one.jsonl").stdout
+
+
+@pytest.mark.parametrize("form", sorted(matrix.FORMATS))
+def test_a_page_can_be_written(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "one.jsonl", row())
+    shown = conform(tmp_path, "--format", form).stdout
+    done = conform(tmp_path, "--format", form, "--out", tmp_path / "page")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "page").read_text(encoding="utf-8").strip() == shown.strip()
+
+
+def test_the_last_line_cut_short_is_tolerated(tmp_path: Path) -> None:
+    place = write(tmp_path / "one.jsonl", row(), row(opset=9))
+    place.write_text(place.read_text(encoding="utf-8")[:-40], encoding="utf-8")
+    done = conform(place, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [one["opset"] for one in json.loads(done.stdout)] == [17]
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("{}\n{}\n", "one.jsonl, line 1: not a row (schema None"),
+        ("{\n{}\n", "one.jsonl, line 1: not a row"),
+        ("", "no rows; run pytest --backend=NAME"),
+        (None, "cannot be read as rows"),
+    ],
+    ids=["no rows in it", "no JSON", "empty", "missing"],
+)
+def test_bad_rows_are_one_line_and_exit_2(tmp_path: Path, content: str | None, words: str) -> None:
+    place = tmp_path / "one.jsonl"
+    if content is not None:
+        place.write_text(content, encoding="utf-8")
+    out = tmp_path / "page.md"
+    out.write_text("kept", encoding="utf-8")
+    done = conform(place, "--out", out)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert str(place) in line
+    assert out.read_text(encoding="utf-8") == "kept"
+
+
+def test_a_status_that_nobody_knows_is_never_green(tmp_path: Path) -> None:
+    place = write(tmp_path / "one.jsonl", row(check="tokens"), row("GREEN"), row(check="cost"))
+    done = conform(place)
+    assert done.returncode == 2, done.stdout
+    assert "line 2: not a row" in done.stderr
+
+
+def test_rows_of_another_bundle_say_that_their_text_is_missing(tmp_path: Path) -> None:
+    write(tmp_path / "one.jsonl", row(check="tokens"), row(check="tokens", opset=9), row(check="text", opset=9))
+    done = conform(tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == "note: 1 cells have no text check; give the bundle toy@0123456789ab with --bundle\n"
+    assert "note" not in conform(write(tmp_path / "two.jsonl", row(check="logits"))).stderr
