@@ -38,7 +38,7 @@ def judge(
     of = of or golden()
     rows: list[Row] = []
     graph = f"torchscript/{layout}/fp32/op{opset}"
-    request = {"graph": graph, "checks": list(checks), "series": series, "options": {}}
+    request = {"graph": graph, "checks": list(checks), "series": series, "options": {"threads": 1}}
     worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
     return {row.check: row for row in rows}
 

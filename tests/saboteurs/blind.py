@@ -7,7 +7,7 @@ is also done honestly, so the harm is measured, not assumed.
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class Harm:
 class Saboteur(contract.Backend):
     """``spoil`` makes the spoiler of one program, which may keep state; ``edit`` makes what ``Call.edited`` runs."""
 
-    capabilities = ort.Backend.capabilities
+    capabilities = replace(ort.Backend.capabilities, knobs={})  # none would clear it, and trying costs three replays
 
     def __init__(self, spoil: Callable[[], Spoil] | None = None, edit: Edit | None = None) -> None:
         super().__init__()
@@ -108,10 +108,11 @@ class _Program(contract.Program):
     def run(self, feeds: Arrays) -> Arrays:
         caches = [array for name, array in feeds.items() if ".decoder." in name]
         step = -1 if self.part.name == "encoder" else (caches[0].shape[2] if caches else 0)
-        right = self.honest.run(feeds)
+        right = {} if self.owner.harm.wrong > 50 else self.honest.run(feeds)  # enough is proved
         given = self.spoil(Call(self.part.name, step, self.number, dict(feeds), self.honest.run, self.edited.run))
         self.number += 1
-        self.owner.harm.add(given, right)
+        if right:
+            self.owner.harm.add(given, right)
         return given
 
     def placement(self) -> contract.Placement | None:

@@ -55,8 +55,7 @@ def _moved(array: np.ndarray) -> np.ndarray:
 
 
 def _rows_exchanged(array: np.ndarray) -> np.ndarray:
-    array[[0, 1]] = array[[1, 0]]
-    return array
+    return np.roll(array, 1, axis=0)
 
 
 def _one_row_late(array: np.ndarray) -> np.ndarray:
@@ -258,13 +257,9 @@ SABOTEURS: list[Saboteur] = [
     _cache(
         "heads-folded-into-batch", _flat_heads, since(0), {"kv_shape": 0}, case=6, passes=("encoder",), says="rank 3"
     ),
-    _cache("not-grown-at-7", _not_grown, only(7), {"kv_shape": 7}, case=5, passes=("encoder",), says="[5, 4, 7, 32]"),
-    _cache(
-        "grown-twice-at-7", _grown_twice, only(7), {"kv_shape": 7}, case=5, passes=("encoder",), says="[5, 4, 9, 32]"
-    ),
-    _cache(
-        "preallocated", _preallocated, since(0), {"kv_shape": 0}, case=5, passes=("encoder",), says="[5, 4, 160, 32]"
-    ),
+    _cache("not-grown-at-7", _not_grown, only(7), {"kv_shape": 7}, case=5, passes=("encoder",), says="4, 7, 32]"),
+    _cache("grown-twice-at-7", _grown_twice, only(7), {"kv_shape": 7}, case=5, passes=("encoder",), says="4, 9, 32]"),
+    _cache("preallocated", _preallocated, since(0), {"kv_shape": 0}, case=5, passes=("encoder",), says="4, 160, 32]"),
     _cache(
         "truncated-to-32",
         lambda array: array[:, :, -32:],
@@ -272,7 +267,7 @@ SABOTEURS: list[Saboteur] = [
         {"kv_shape": 32, "logits": 33},
         case=5,
         passes=("encoder",),
-        says="[5, 4, 32, 32]",
+        says="4, 32, 32]",
     ),
     Saboteur(
         "given-as-fp16",

@@ -264,7 +264,7 @@ SABOTEURS: list[Saboteur] = [
         {"logits": 0},
         *DECODER,
         passes=("encoder", "kv_values"),
-        says="the same vector at every step",
+        says="the same at every step",
     ),
     _graph(
         "output-bias-bf16",

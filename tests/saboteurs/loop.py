@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from backends import ort
 from tests.saboteurs.frame import Manifest, Saboteur, bad, brief, changed, giving, only, since
 
 
@@ -92,7 +91,7 @@ SABOTEURS: list[Saboteur] = [
     Saboteur(
         "rules-stop-after-5-steps",
         22,
-        ort.Backend,
+        bad(),
         {"tokens": 5},
         passes=RIGHT,
         blame="decode loop",
@@ -102,7 +101,7 @@ SABOTEURS: list[Saboteur] = [
     Saboteur(
         "rules-with-another-end-token",
         10,
-        ort.Backend,
+        bad(),
         {"tokens": lambda golden: _shortest(golden) + 1},
         passes=RIGHT,
         blame="decode loop",
@@ -113,7 +112,7 @@ SABOTEURS: list[Saboteur] = [
     Saboteur(
         "rules-forbid-a-common-token",
         9,
-        ort.Backend,
+        bad(),
         {"tokens": None},
         passes=RIGHT,
         blame="golden",
