@@ -138,6 +138,17 @@ class Backend(abc.ABC):
         """
 
 
+class Broken(Exception):
+    """The package is here and cannot be used as it is installed: a fault of the environment, not an absence."""
+
+
+def not_imported(package: str, error: ImportError) -> Exception:
+    """What a failed import means: Broken when a wrong numpy is the reason, else Absent. The caller raises it."""
+    if "numpy" in str(error).lower() and "No module named" not in str(error):
+        return Broken(f"{package} is installed and was built for another numpy ({error}); pip install 'numpy<2'")
+    return Absent(f"{package} cannot be imported: {error}", f"pip install '{package}'")
+
+
 def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
     """The kind of the first (fragment, kind) whose fragment stands in ``message``, else ``other``."""
     low = message.lower()

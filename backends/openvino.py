@@ -42,7 +42,7 @@ class Backend(contract.Backend):
             try:
                 from openvino import get_version
             except ImportError as error:
-                raise contract.Absent(f"openvino cannot be imported: {error}", "pip install openvino") from error
+                raise contract.not_imported("openvino", error) from error
         return contract.Probe(get_version().split("-")[0], "cpu", "fp32")
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:

@@ -1,5 +1,6 @@
 """ONNX Runtime, from 1.4 on. Source: onnxruntime.ai/docs/api/python/api_summary.html."""
 
+import re
 from typing import Any, Dict
 
 import numpy as np
@@ -48,7 +49,7 @@ class Backend(contract.Backend):
         try:
             import onnxruntime
         except ImportError as error:
-            raise contract.Absent(f"onnxruntime cannot be imported: {error}", "pip install onnxruntime") from error
+            raise contract.not_imported("onnxruntime", error) from error
         return contract.Probe(onnxruntime.__version__, "cpu", "fp32")
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
@@ -61,8 +62,14 @@ class Backend(contract.Backend):
         try:
             session = ort.InferenceSession(part.path, settings, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise contract.StageError("load", contract.first_kind(str(error), REFUSALS), str(error)) from error
+            raise contract.StageError("load", _kind(str(error)), str(error)) from error
         return _Program(session, part)
+
+
+def _kind(message: str) -> str:
+    """An operator in a form older than opset 7 has no kernel, because the whole opset has none."""
+    old = re.search(r"Could not find an implementation for \w+\((\d)\)", message)
+    return "opset" if old and int(old[1]) < 7 else contract.first_kind(message, REFUSALS)
 
 
 class _Program(contract.Program):

@@ -29,7 +29,7 @@ class Backend(contract.Backend):
             import onnx
             import onnx.reference
         except ImportError as error:
-            raise contract.Absent(f"onnx.reference cannot be imported: {error}", "pip install 'onnx>=1.13'") from error
+            raise contract.not_imported("onnx>=1.13", error) from error
         return contract.Probe(onnx.__version__, "cpu", "fp32")
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:

@@ -122,7 +122,7 @@ def comparison(bundle: Path) -> None:
     began = time.perf_counter()
     series = golden.series()["logits"]
     for start, stop in zip(golden.batches[0].trace.starts()[:-1], golden.batches[0].trace.starts()[1:], strict=True):
-        series.add(int(start), values[start:stop])
+        series.add(int(start), values[start:stop], int(stop - start))
     series.judge()
     ours = time.perf_counter() - began
     print(f"\ncomparison of {series.compared:,} logits\n  ours         {1e3 * ours:7.1f} ms, step by step")

@@ -273,7 +273,9 @@ class Bundle:
         for output in ("logits", "self", "encoder", "cross"):
             self.array(f"trace_{output}")
             for precision in self.precisions:
-                self.floor(precision, output)
+                floor = self.floor(precision, output)
+                if not (np.isfinite(floor).all() and (floor >= 0).all()):
+                    raise self._error(f"floor_{precision}_{output} holds what is no gap: not finite, or below zero")
         for kind in ("forced", "free"):
             for rows in self.manifest["batches"][kind]:
                 if not rows or not all(isinstance(row, int) and 0 <= row < count for row in rows):

@@ -195,11 +195,7 @@ class Campaign:
         if tokens.compared == 0 or not tokens.series:
             status = tokens.detail.get("expected", {}).get("seen", tokens.status)
             return Row("text", status, tokens.stage, tokens.kind, message=f"no text: {tokens.message}")
-        row = complete(self._scorer, tokens, str(self.options.results))
-        if row.status == "FAIL":
-            # The same ids and other text: what stands between the two is the piece table.
-            row.blame, row.knob = (tokens.blame, tokens.knob) if tokens.blame else ("tokenizer", "")
-        return row
+        return complete(self._scorer, tokens, str(self.options.results))
 
     def _record(self, row: Row, target: Target, graph: Graph | None) -> Row:
         return self._keep(self._name(row, target, graph), target)

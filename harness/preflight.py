@@ -1,7 +1,9 @@
 """The artifact check: on the host, before any backend, every part of a graph is what the manifest says it is."""
 
 import os
+import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from harness.judge import verdict
 from harness.rows import Row
 
 PORTABLE = ("", "ai.onnx")
+SPECIAL = ("</s>", "<pad>", "<s>")
 LARGEST = {"fp16": 65504.0}
 PROTO = onnx_proto.load()
 # ONNX's names for element types where numpy has another one.
@@ -32,17 +35,55 @@ def check(bundle: Bundle, graph: Graph) -> Row:
         statements = list(_statements(bundle, graph, part, model))
         row.compared += len(statements)
         problems += [f"{part.name}: {problem}" for problem in statements if problem]
-    for name in ("source_ids", "tokens"):
-        ids = bundle.array(name)
-        row.compared += ids.size
-        outside = np.flatnonzero((ids < 0) | (ids >= bundle.dims.vocab))
-        if outside.size:
-            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {bundle.dims.vocab}")
+    compared, wrong = _contents(bundle)
+    row.compared += compared
+    problems += wrong
     row.value = float(len(problems))
     row.status = verdict.of_row(row.compared, len(problems))
     row.message = problems[0] if problems else ""
     row.detail = {"problems": problems[:20]} if problems else {}
     return row
+
+
+@lru_cache(maxsize=4)
+def _contents(bundle: Bundle) -> tuple[int, list[str]]:
+    """What is the same for every graph: ids inside the vocabulary that spell their text, and a golden of numbers."""
+    problems = []
+    compared = 0
+    for name in ("source_ids", "tokens"):
+        ids = bundle.array(name)
+        compared += ids.size
+        outside = np.flatnonzero((ids < 0) | (ids >= bundle.dims.vocab))
+        if outside.size:
+            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {bundle.dims.vocab}")
+    for output in ("logits", "self", "encoder", "cross"):
+        golden = bundle.array(f"trace_{output}")
+        compared += golden.size
+        if np.isnan(golden).any():
+            problems.append(f"trace_{output}: the golden holds NaN")
+    if not problems:
+        problems += _spelling(bundle)
+    return compared, problems
+
+
+def _spelling(bundle: Bundle) -> list[str]:
+    """Ids taken from SentencePiece instead of the vocabulary file are all in range, and spell nonsense."""
+    known = wrong = 0
+    for index, row in enumerate(bundle.rows):
+        pieces = [bundle.pieces[token] for token in bundle.source(index).tolist()]
+        if "<unk>" in pieces:
+            continue
+        spelled, text = _letters("".join(piece for piece in pieces if piece not in SPECIAL)), _letters(row.source)
+        known += 1
+        wrong += spelled != text
+    if wrong * 2 > known:
+        return [f"source_ids: {wrong} of {known} rows do not spell their text: the ids are not the vocabulary file's"]
+    return []
+
+
+def _letters(text: str) -> str:
+    """Letters and digits only: SentencePiece normalises spaces and punctuation."""
+    return "".join(letter for letter in unicodedata.normalize("NFKC", text).casefold() if letter.isalnum())
 
 
 def read(path: str) -> Any:
@@ -86,6 +127,10 @@ def _ports(word: str, values: Any, ports: "tuple[Port, ...]") -> Iterator[str]:
         yield "" if dtype == port.dtype else f"{port.name} is {dtype}, the manifest says {port.dtype}"
         rank = len(tensor.shape.dim)
         yield "" if rank == len(port.shape) else f"{port.name} has rank {rank}, the manifest says {len(port.shape)}"
+        for axis, (dim, told) in enumerate(zip(tensor.shape.dim, port.shape, strict=False)):
+            size = dim.dim_value if dim.HasField("dim_value") else None
+            if size is not None and size != told:
+                yield f"{port.name}: the graph fixes axis {axis} at {size}, the manifest says {told}"
 
 
 def _constants(model: Any) -> Iterator[Any]:

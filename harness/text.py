@@ -125,4 +125,8 @@ def complete(scorer: Scorer, tokens_row: Row, results: str) -> Row:
         return Row("text", "ERROR", kind="other", message=f"the hypotheses cannot be read from {place} ({error})")
     if len(ids) != len(scorer.bundle.rows):
         return Row("text", "ERROR", message=f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")
-    return scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)
+    row = scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)
+    if row.status == "FAIL" and not row.blame:
+        # The same ids and other text: what stands between the two is the piece table.
+        row.blame, row.knob = (tokens_row.blame, tokens_row.knob) if tokens_row.blame else ("tokenizer", "")
+    return row

@@ -25,7 +25,7 @@ DIAGNOSES = {
     "output bias missing": ("bias", "one-entry", "pad-on-top-always"),
     "fully masked": ("fully-masked", "nan-from"),
     "started with another token": ("starts-with",),
-    "position frozen": ("position", "late"),
+    "position frozen": ("position", "late", "embedding"),
 }
 """Words of a diagnosis, and what the name of a saboteur that deserves it holds."""
 CONTROLS = [(control, layout) for control in controls.CONTROLS for layout in control.layouts]

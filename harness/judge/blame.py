@@ -50,10 +50,14 @@ def pattern(series: Mapping[str, Series]) -> str:
     if encoder.misses or not cache:
         return ""
     first = [_wrong_steps(one) for name, one in cache.items() if name.startswith("present.0.")]
-    if all(steps.size and not steps.any() for steps in first):
+    late = _wrong_steps(logits)
+    if all(steps.size and not steps.any() for steps in first) and 0 in late:
         return "only the first step writes wrong K and V in layer 0: the decoder was started with another token"
-    if all(steps.size and steps.min() == 1 for steps in first) and 0 not in _wrong_steps(logits):
-        return "layer 0 writes wrong K and V from step 1 on, step 0 is right: position frozen, or tokens fed late"
+    if all(steps.size and steps.min() == 1 for steps in first) and late.size and late.min() == 1:
+        return (
+            "layer 0 writes wrong K and V from step 1 on, step 0 is right: position frozen, tokens fed late, or an "
+            "embedding off (the start token's is zero)"
+        )
     return ""
 
 

@@ -31,6 +31,8 @@ def bound(floor: np.ndarray, peak: float, precision: str) -> Bound:
     """The bound of one output. ``floor``: PyTorch's own gaps, any shape; ``peak``: largest absolute golden value."""
     ulp = EPSILON[precision] * 2.0 ** np.floor(np.log2(peak)) if peak > 0 else float(np.finfo(np.float32).tiny)
     largest = float(floor.max()) if floor.size else 0.0
+    if not np.isfinite([largest, ulp]).all():
+        raise ValueError(f"no bound can be made of a floor of {largest} and a peak of {peak}")
     return Bound(max(TAIL * largest, ulp), largest, ulp)
 
 

@@ -45,9 +45,9 @@ class Series:
         self._offset: Optional[np.ndarray] = None
         self.misses: List[Miss] = []
 
-    def add(self, start: int, values: np.ndarray) -> None:
-        """Compare ``values`` [m, ...] with the m golden entries from ``start`` on."""
-        stop = start + len(values)
+    def add(self, start: int, values: np.ndarray, count: int) -> None:
+        """Compare ``values`` [count, ...] with the golden entries from ``start`` on."""
+        stop = start + count
         golden = self.golden[start:stop]
         if values.shape != golden.shape:
             self._miss(start, "shape", np.inf, f"shape {list(values.shape)}, expected {list(golden.shape)}")

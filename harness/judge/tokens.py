@@ -37,10 +37,11 @@ def judge_row(
     if not differ.size:
         if len(chosen) == len(golden):
             return Verdict("MATCH", None, "")
-        return Verdict("DIVERGED", shared, f"{len(chosen)} steps, PyTorch has {len(golden)}")
+        word = "runaway" if len(chosen) > len(golden) else "early stop"
+        return Verdict("DIVERGED", shared, f"{word}: {len(chosen)} steps, PyTorch has {len(golden)}")
     below = gap(step, int(chosen[step]), golden, top_ids, top_logits)
     said = f"token {int(chosen[step])} at step {step}, PyTorch has {int(golden[step])}"
-    if below <= tie:
+    if abs(below) <= tie:
         return Verdict("TIE", step, f"{said}: a tie, {below:.3g} apart in PyTorch")
     if chosen[step] == eos:
         said = f"early stop at step {step}, PyTorch goes on with {int(golden[step])}"
@@ -55,4 +56,6 @@ def gap(step: int, token: int, golden: np.ndarray, top_ids: np.ndarray, top_logi
     if token == golden[step]:
         return 0.0
     logits = dict(zip(top_ids[step].tolist(), top_logits[step].tolist()))
-    return float(logits[int(golden[step])] - logits[token]) if token in logits else float("inf")
+    if token not in logits or int(golden[step]) not in logits:
+        return float("inf")
+    return float(logits[int(golden[step])] - logits[token])

@@ -52,6 +52,14 @@ def lacking(graph: Graph, can: Capabilities) -> Optional[StageError]:
     return None
 
 
+def without_floor(bundle: Bundle, probe: Probe) -> Optional[StageError]:
+    """What computes in a precision is judged by that precision's own noise, or not at all."""
+    if probe.precision in bundle.precisions:
+        return None
+    has = ", ".join(bundle.precisions)
+    return StageError("load", "dtype", f"this bundle has no {probe.precision} floor to judge by; it has {has}")
+
+
 def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
     """Answer each check that is asked, as the answers come.
 
@@ -60,7 +68,7 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
     asked = [check for check in NUMERIC if check in job.checks]
     began = time.perf_counter()
     try:
-        refused = lacking(job.graph, backend.capabilities)
+        refused = lacking(job.graph, backend.capabilities) or without_floor(job.bundle, probe)
         if refused:
             raise refused
         for row in _answers(backend, probe, job, asked):
@@ -81,6 +89,9 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
     if set(asked) & {*FORCED, "tokens", "invariance"}:
         # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.
         judge = blame.judge = force(job, programs)
+        if judge.history_misses:  # somewhere between two full looks: a second replay looks at every step
+            again = force(job, compile_parts(backend, job), thorough=True)
+            judge.history_misses = again.history_misses or judge.history_misses
         series = job.save("trace", judge.saved())
         first = [_with_series(judge.row(check), series) for check in FORCED if check != "logits" and check in asked]
         yield from (row for row in first if row.status == "PASS")

@@ -7,7 +7,7 @@ from typing import Dict, Mapping
 
 import numpy as np
 
-from backends.contract import Part, Program
+from backends.contract import Part, Program, StageError
 from harness.bundle import Dims, Graph, kv_of
 
 
@@ -49,6 +49,22 @@ def check_feeds(part: Part, feeds: Mapping[str, np.ndarray]) -> None:
         raise ContractError(f"{part.name}: {name} {problem}")
 
 
+class AdapterError(Exception):
+    """The adapter raised what the contract does not know. The cause is chained."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the adapter raised {type(error).__name__}: {error}")
+
+
+def last_logits(outputs: Mapping[str, np.ndarray], batch: int, step: int) -> np.ndarray:
+    """[batch, vocabulary]: the logits of the newest position. Raises Stopped where they are not usable."""
+    logits = outputs.get("logits")
+    if logits is None or logits.ndim != 3 or len(logits) != batch or not logits.shape[1]:
+        shape = "none" if logits is None else list(logits.shape)
+        raise Stopped("logits", f"no usable logits at step {step}: {shape}")
+    return logits[:, -1]
+
+
 class Decoder:
     """Decodes one batch after another on compiled parts. ``programs`` maps a part's name to its program."""
 
@@ -71,12 +87,12 @@ class Decoder:
             raise Stopped("last_hidden_state", "the encoder gave no last_hidden_state")
         self.position = 0
         self._held = {"encoder_hidden_states": outputs["last_hidden_state"], "encoder_attention_mask": mask}
+        self._keep(outputs)
         for port in self.graph.part("step").inputs:
             cache = kv_of(port.name)
             if cache and not cache.cross and self.graph.layout == "unified":
                 shape = (len(ids), self.dims.heads, 0, self.dims.head_dim)
                 self._held[port.name] = np.zeros(shape, port.dtype)
-        self._keep(outputs)
         return outputs
 
     def step(self, tokens: np.ndarray) -> Dict[str, np.ndarray]:
@@ -107,9 +123,16 @@ class Decoder:
                 raise Stopped(port.name, f"{part.name} needs {port.name}, which no earlier part gave")
             feeds[port.name] = known[port.name]
         check_feeds(part, feeds)
-        return self.programs[part.name].run(feeds)
+        try:
+            return self.programs[part.name].run(feeds)
+        except StageError:
+            raise
+        except Exception as error:
+            raise AdapterError(error) from error
 
     def _keep(self, outputs: Mapping[str, np.ndarray]) -> None:
+        for name in [name for name in self._held if (kind := kv_of(name)) and not kind.cross]:
+            del self._held[name]  # an own cache that this run did not give would be stale
         for name, array in outputs.items():
             if kv_of(name):
                 self._held[name.replace("present.", "past_key_values.", 1)] = array

@@ -53,7 +53,7 @@ def failing(judge: TraceJudge, tally: Optional[Tally]) -> List[str]:
 
 
 def golden_contradicts_itself(job: Job) -> bool:
-    """Whether a golden token of the traced rows is not the best choice of the golden's own logits."""
+    """Whether the golden's own logits of the traced rows choose other tokens, or differ from its best ones."""
     logits = job.bundle.array("trace_logits")
     suppressed = list(job.bundle.decode.suppress)
     for batch in job.golden.batches:
@@ -61,6 +61,11 @@ def golden_contradicts_itself(job: Job) -> bool:
         for step, start in enumerate(batch.trace.starts()[:-1]):
             scores = np.array(logits[start : start + batch.trace.active(step)])
             scores[:, suppressed] = -np.inf
+            for index, row in enumerate(batch.rows[: len(scores)]):
+                at = job.bundle.token_slice(row).start + step
+                best = logits[start + index][job.bundle.array("top_ids")[at]]
+                if not np.allclose(best, job.bundle.array("top_logits")[at], rtol=1e-9, atol=1e-9):
+                    return True
             if (scores.argmax(axis=1) != batch.tokens[: len(scores), step]).any():
                 return True
     return False
@@ -78,7 +83,7 @@ def witness_is_wrong(job: Job, checks: Sequence[str]) -> bool:
             values = arrays["encoder" if name == "last_hidden_state" else "logits"]
         else:
             values = arrays["cross" if kind.cross else "self"][kind.layer, kind.side]
-        one.add(0, values)
+        one.add(0, values, len(one.gap))
         if one.judge()[0]:
             return True
     return False

@@ -11,12 +11,12 @@ from harness.replay.job import Job, first_line
 from harness.replay.trace import TraceJudge
 
 
-def force(job: Job, programs: Mapping[str, Program]) -> TraceJudge:
+def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> TraceJudge:
     """Feed the golden's tokens; the runtime keeps its own cache. Nothing has run on these programs before.
 
     A batch that cannot go on is a miss at its step; the next ones still run.
     """
-    judge = TraceJudge(job.golden, job.graph)
+    judge = TraceJudge(job.golden, job.graph, thorough)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
     for batch in job.golden.batches:
         step = -1

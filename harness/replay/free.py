@@ -12,7 +12,7 @@ from backends.contract import Program, StageError
 from harness.bundle import Batch, Bundle, Decode
 from harness.judge import tokens, verdict
 from harness.judge.compare import Miss
-from harness.replay.decoder import Decoder, Stopped
+from harness.replay.decoder import Decoder, Stopped, last_logits
 from harness.replay.job import Job
 from harness.rows import Row
 
@@ -117,10 +117,7 @@ def decode_aligned(
 
 def _scores(decoder: Decoder, fed: np.ndarray, step: int) -> np.ndarray:
     """Logits of the next step, [batch, vocabulary]. Raises Stopped where they are not usable."""
-    logits = decoder.step(fed).get("logits")
-    if logits is None or logits.ndim != 3 or len(logits) != len(fed):
-        raise Stopped("logits", f"no usable logits at step {step}")
-    return logits[:, -1]
+    return last_logits(decoder.step(fed), len(fed), step)
 
 
 class Tally:
@@ -170,7 +167,7 @@ class Tally:
                 continue
             golden = best.of(index)
             below = [tokens.gap(step, int(choices[index, step]), *golden) for step in range(batch.steps[index])]
-            wrong = [step for step, gap in enumerate(below) if gap > self.tie]
+            wrong = [step for step, gap in enumerate(below) if abs(gap) > self.tie]
             self.wrong_choices[row] = len(wrong)
             if wrong and self.verdicts[row].word == "TIE":
                 said = (

@@ -13,7 +13,7 @@ from backends.contract import Backend, Program
 from harness.bundle import Batch, kv_of
 from harness.judge import verdict
 from harness.judge.compare import careful_gap
-from harness.replay.decoder import Decoder, Stopped
+from harness.replay.decoder import Decoder, Stopped, last_logits
 from harness.replay.job import Job, compile_parts
 from harness.rows import Row
 
@@ -122,10 +122,7 @@ def _logits(job: Job, programs: Mapping[str, Program], batch: Batch) -> Iterator
     fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
     for step in range(batch.tokens.shape[1]):
         job.beat()
-        logits = decoder.step(fed).get("logits")
-        if logits is None or logits.ndim != 3 or len(logits) != len(batch.rows):
-            raise Stopped("logits", f"no usable logits at step {step}")
-        yield np.array(logits[:, -1])
+        yield np.array(last_logits(decoder.step(fed), len(batch.rows), step))
         fed = batch.tokens[:, step].copy()
 
 

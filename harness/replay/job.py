@@ -5,8 +5,9 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from backends.contract import Backend, Program
+from backends.contract import Backend, Program, StageError
 from harness.bundle import Bundle, Graph
+from harness.replay.decoder import AdapterError
 from harness.replay.trace import Golden
 
 
@@ -41,12 +42,16 @@ def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
     programs = {}
     for part in job.graph.parts:
         job.beat()
-        programs[part.name] = backend.compile(part, dict(job.options))
+        try:
+            programs[part.name] = backend.compile(part, dict(job.options))
+        except StageError:
+            raise
+        except Exception as error:
+            raise AdapterError(error) from error
     job.beat()
     return programs
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, cut to what a table can hold."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    """A message on one line, cut to what a table can hold."""
+    return " ".join(text.split())[:300]

@@ -76,8 +76,10 @@ class Golden:
 class TraceJudge:
     """Give it each output of one cell's forced replay; then ask for its rows."""
 
-    def __init__(self, golden: Golden, graph: Graph) -> None:
+    def __init__(self, golden: Golden, graph: Graph, thorough: bool = False) -> None:
+        """``thorough``: hold all older cache entries against what was fed at every step, to find where one changed."""
         self.golden = golden
+        self.thorough = thorough
         self.dims = golden.bundle.dims
         self.graph = graph
         self.series = golden.series()
@@ -112,11 +114,11 @@ class TraceJudge:
         active, start = batch.trace.active(step), int(batch.trace.starts()[step])
         self._check_shapes(batch, step, part, outputs)
         self._check_kept(batch, step)
-        full = step > 0 and (batch.trace.active(step + 1) < active or (step + 1) & step == 0)
+        full = step > 0 and (self.thorough or batch.trace.active(step + 1) < active or (step + 1) & step == 0)
         for name, array in outputs.items():
             kind = kv_of(name)
             if name == "logits" and array.ndim == 3 and array.shape[1]:
-                self.series[name].add(start, array[:active, -1])
+                self.series[name].add(start, array[:active, -1], active)
             elif kind and kind.cross:
                 self._cross(batch, step, name, array, past)
             elif kind and name in self.series and array.ndim == 4:
@@ -124,9 +126,12 @@ class TraceJudge:
                 if name in self._swapped:
                     array, fed = array.transpose(0, 2, 1, 3), None if fed is None else fed.transpose(0, 2, 1, 3)
                 if array.shape[2] > step:
-                    self.series[name].add(start, array[:active, :, step])
-                    if step and fed is not None:
+                    self.series[name].add(start, array[:active, :, step], active)
+                    if step and fed is not None and (fed.shape[2], array.shape[2]) == (step, step + 1):
                         self._check_history(batch, step, name, fed[:active], array[:active], full)
+        for port in part.outputs:
+            if port.name in self.series and port.name not in outputs and self.golden.check_of(port.name) != "encoder":
+                self.series[port.name].stopped(start, "the output is missing")
         self._last = [(name, step, array, _sample(array)) for name, array in outputs.items()]
         self.seconds += time.perf_counter() - began
 
@@ -166,8 +171,9 @@ class TraceJudge:
             length = int(batch.mask[index].sum())
             for name, array in outputs.items():
                 if name in self.series and array.ndim in (3, 4) and len(array) > index:
-                    row = array[index].transpose(1, 0, 2) if array.ndim == 4 else array[index]
-                    self.series[name].add(start, row[:length])
+                    straight = array.ndim == 3 or name in self._swapped
+                    row = array[index] if straight else array[index].transpose(1, 0, 2)
+                    self.series[name].add(start, row[:length], length)
             start += length
 
     def _check_history(
@@ -183,7 +189,7 @@ class TraceJudge:
         if same and not full:
             return
         assert batch.trace is not None
-        series, starts = self.series[name], batch.trace.starts()[: len(fed[0, 0])]
+        series, starts = self.series[name], batch.trace.starts()[:step]
         for index in range(len(array)):
             values, golden = array[index, :, :step].transpose(1, 0, 2), series.golden[starts + index]
             if values.shape != golden.shape:
@@ -266,7 +272,10 @@ class TraceJudge:
         if misses:
             # The first step that is wrong says most; within it the tensor nearest the source of the fault comes first.
             # A bias is everywhere, so it speaks only where no single step does.
-            worst = min(misses, key=lambda miss: (ORDER.get(miss.metric, 0), miss.step is not None, miss.step or 0))
+            place = {name: number for number, name in enumerate(self.series)}
+            worst = min(
+                misses, key=lambda miss: (ORDER.get(miss.metric, 0), miss.step or 0, place.get(miss.tensor, 99))
+            )
             row.tensor, row.metric, row.value, row.bound, row.floor = worst[:5]
             row.step, row.message = worst.step, worst.message
             row.sentence = "" if worst.row is None else self.golden.bundle.rows[worst.row].id

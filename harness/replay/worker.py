@@ -16,6 +16,7 @@ from backends.contract import Absent, Backend, Probe
 from harness.bundle import Bundle
 from harness.replay import select
 from harness.replay.cell import replay
+from harness.replay.decoder import AdapterError
 from harness.replay.job import Job, first_line
 from harness.replay.trace import Golden
 from harness.rows import Row, to_json
@@ -66,9 +67,9 @@ def answer(
     except Exception as error:  # noqa: BLE001 - as above
         traceback.print_exc()
         said = traceback.format_exc()[-4000:]
+        words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
         for check in left:
-            emit(Row(check, "ERROR", "run", "other", message=f"the adapter raised {type(error).__name__}: "
-                     f"{first_line(str(error))}", detail={"said": said}))  # fmt: skip
+            emit(Row(check, "ERROR", "run", "other", message=first_line(words), detail={"said": said}))
 
 
 def _say(wire: TextIO, **answer: Any) -> None:

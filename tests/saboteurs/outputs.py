@@ -513,7 +513,7 @@ SABOTEURS: list[Saboteur] = [
     ),
     # far and near
     _logits("noise-1e-1", 0, _noise(1e-1), since(0), {LOGITS: 0}),
-    _logits("noise-1e-3", 0, _noise(1e-3), since(0), {LOGITS: 0}, passes=("tokens", *REST)),
+    _logits("noise-1e-3", 0, _noise(1e-3), since(0), {LOGITS: 0}, passes=REST),
     _logits("noise-1e-5", 0, _noise(1e-5), since(0), {LOGITS: None}, passes=("tokens", *REST)),
     _logits("scaled-1e-3", 0, lambda array: array * np.float32(1.001), since(0), {LOGITS: 0}),
     _logits(
