@@ -32,13 +32,14 @@ def judge(
     checks: tuple[str, ...] = NUMERIC,
     of: Golden | None = None,
     series: str = "",
+    options: dict | None = None,
 ) -> dict[str, Row]:
     """The rows of one cell, by check, from a replay in this process: what a worker would answer. ``series``: the path
     that sidecar files start with."""
     of = of or golden()
     rows: list[Row] = []
     graph = f"torchscript/{layout}/fp32/op{opset}"
-    request = {"graph": graph, "checks": list(checks), "series": series, "options": {"threads": 1}}
+    request = {"graph": graph, "checks": list(checks), "series": series, "options": options or {"threads": 1}}
     worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
     return {row.check: row for row in rows}
 

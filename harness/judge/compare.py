@@ -52,22 +52,24 @@ class Series:
         if values.shape != golden.shape:
             self._miss(start, "shape", np.inf, f"shape {list(values.shape)}, expected {list(golden.shape)}")
             return
-        gap = np.abs(values - golden).reshape(len(values), -1).max(axis=1)
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(values - golden).reshape(len(values), -1).max(axis=1)
         if not np.isfinite(gap).all():
             gap = careful_gap(values, golden)
         self.gap[start:stop] = gap
         self.compared += values.size
         wrong = np.flatnonzero(gap > self.limit.tail)
         if wrong.size:
-            self._look(values[wrong] - golden[wrong])
+            self._look(values[wrong], golden[wrong])
             if not any(miss.metric == "tail" for miss in self.misses):
                 first = int(wrong[0])
                 self._miss(start + first, "tail", float(gap[first]), describe(values[first], golden[first]))
 
-    def _look(self, difference: np.ndarray) -> None:
+    def _look(self, values: np.ndarray, golden: np.ndarray) -> None:
         """Learn what the entries outside the bound have in common, for blame.pattern."""
-        flat = difference.reshape(len(difference), -1)
-        self.whole_row_nan |= bool(np.isnan(flat).all(axis=1).any())
+        with np.errstate(invalid="ignore"):
+            flat = (values - golden).reshape(len(values), -1)
+        self.whole_row_nan |= bool(np.isnan(values).reshape(len(values), -1).all(axis=1).any())
         self.wrong += len(flat)
         if self._offset is None:
             self._offset = flat[0].copy()

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     writer = Writer(options.results, {**asked, "bundle": bundle.short})
     again = f"python3 -m harness.replay {options.bundle} --backend {selector.text}"
     outcomes: List[Tuple[str, int]] = []
-    golden = Golden(bundle, probe.precision)
+    golden = Golden(bundle, probe.precision if probe.precision in bundle.precisions else bundle.precisions[0])
 
     def emit(row: Row) -> None:
         identify(row, bundle, graph, selector.name, probe)

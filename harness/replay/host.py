@@ -85,7 +85,9 @@ class Worker:
             self.stop()
             # Some wheels of before numpy 2 do not refuse it, they crash.
             words = f"{died.message} while importing its runtime; if that was built for numpy 1: pip install 'numpy<2'"
-            return Found(failure=Row("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log}))
+            return Found(
+                failure=Row("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log})
+            )
         except OSError as error:
             return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
         if "absent" in said:

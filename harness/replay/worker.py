@@ -36,14 +36,18 @@ def serve(path: str, selector: select.Selector) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row
         traceback.print_exc()
-        _say(wire, error=f"{type(error).__name__}: {first_line(str(error))}")
+        hint = "; pip install 'numpy<2'" if isinstance(error, ImportError) and "numpy" in str(error).lower() else ""
+        _say(wire, error=f"{type(error).__name__}: {first_line(str(error))}{hint}")
         return 0
     _say(wire, probe=probe._asdict() if hasattr(probe, "_asdict") else vars(probe))
     bundle = Bundle(path, verify=False)
     golden = None
     for line in sys.stdin:
         request = json.loads(line)
-        golden = golden or Golden(bundle, probe.precision)
+        # Without a floor of that precision the cell is refused, which needs a golden all the same.
+        golden = golden or Golden(
+            bundle, probe.precision if probe.precision in bundle.precisions else bundle.precisions[0]
+        )
         answer(backend, probe, golden, request, lambda row: _say(wire, row=json.loads(to_json(row))), _beat(wire))
         _say(wire, done=request["graph"])
     return 0

@@ -331,17 +331,6 @@ SABOTEURS: list[Saboteur] = [
         blame="golden",
         bundle=array_edit("trace_logits", _one(0, np.nan)),
     ),
-    Saboteur(
-        "floor-nan-hides-a-fault",
-        0,
-        NOISY,
-        {"logits": None},
-        passes=("encoder",),
-        blame="runtime",
-        bundle=array_edit("floor_fp32_logits", _one(3, np.nan)),
-    ),
-    _artifact("floor-infinite", 0, array_edit("floor_fp32_logits", _one(3, np.inf)), "floor"),
-    _artifact("floor-negative", 0, array_edit("floor_fp32_self", lambda floor: -floor), "floor"),
     # the tokenizer's part
     Saboteur(
         "piece-table-shifted",

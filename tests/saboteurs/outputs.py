@@ -637,7 +637,7 @@ SABOTEURS: list[Saboteur] = [
     Saboteur(
         "cleared-by-one-thread",
         0,
-        lambda: Switchable("threads=1", "threads", 1, giving(OFF, since(20))),
+        lambda: Switchable("threads=1", "spinning", 1, giving(OFF, since(20))),
         {LOGITS: 20},
         passes=REST,
         knob="threads=1",

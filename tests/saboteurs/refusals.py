@@ -11,7 +11,7 @@ import numpy as np
 from harness.bundle import MANIFEST, Bundle, BundleError
 from harness.replay.decoder import ContractError, Stopped, check_feeds
 from harness.text import Scorer
-from tests.saboteurs.frame import Refusal, brief, spoilt
+from tests.saboteurs.frame import Refusal, array_edit, brief, spoilt
 
 Feeds = dict[str, np.ndarray]
 
@@ -53,6 +53,19 @@ def _opened(change: Callable[[Path, dict[str, Any]], Any]) -> Callable[[Path], o
         return Bundle(str(place))
 
     return attempt
+
+
+def _floored(output: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], object]:
+    """A bundle whose floor says nothing: with a NaN in it every bound would be NaN, and every gap inside it."""
+    return lambda folder: Bundle(str(spoilt(folder, array_edit(f"floor_fp32_{output}", change))))
+
+
+def _one(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def change(floor: np.ndarray) -> np.ndarray:
+        floor.reshape(-1)[3] = value
+        return floor
+
+    return change
 
 
 def _upwards(place: Path, manifest: dict[str, Any]) -> None:
@@ -140,6 +153,9 @@ REFUSALS: list[Refusal] = [
         Stopped,
         "which the runtime gave, is float16",
     ),
+    Refusal("floor-nan-hides-a-fault", 0, _floored("logits", _one(np.nan)), BundleError, "holds what is no gap"),
+    Refusal("floor-infinite", 0, _floored("logits", _one(np.inf)), BundleError, "holds what is no gap"),
+    Refusal("floor-negative", 0, _floored("self", np.negative), BundleError, "holds what is no gap"),
     Refusal("manifest-path-upwards", 33, _opened(_upwards), BundleError, "leaves the bundle"),
     Refusal("weight-lost-on-the-way", 32, _opened(_lost_weight), BundleError, "is missing"),
     Refusal("weight-cut-on-the-way", 32, _opened(_cut_weight), BundleError, "bytes, the manifest says"),
