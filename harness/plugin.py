@@ -49,6 +49,10 @@ def launch(config: pytest.Config) -> Launch | None:
     """Start the workers when this invocation will collect the suite. Raises UsageError."""
     if config.option.help or config.option.version or not any(_reaches_suite(config, path) for path in config.args):
         return None
+    if getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError(
+            "-n: a runtime has one worker, and cost figures need the box to themselves; leave -n out"
+        )
     wish = config.getoption
     python = wish("--backend-python")
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):

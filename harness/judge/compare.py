@@ -99,7 +99,7 @@ class Series:
     def judge(self, groups: Sequence[np.ndarray] = ()) -> Tuple[List[Miss], Dict[str, Any]]:
         """What is wrong, and the statistics: largest gap, bulk, floor, bound, entries compared.
 
-        ``groups``: indices of the entries that a bulk is taken over, each on its own; all entries when there is none.
+        ``groups``: indices of the entries that a bulk is taken over, all of them first, then parts.
         """
         done = ~np.isnan(self.gap)
         stats: Dict[str, Any] = {
@@ -108,17 +108,24 @@ class Series:
             "floor": self.limit.floor,
             "bulk": None,
             "bulk_bound": bounds.BULK,
+            "bulk_part": None,
+            "bulk_part_bound": bounds.BULK_PART,
             "entries": int(done.sum()),
         }
         misses = list(self.misses)
         ratio = self.gap / np.maximum(self.floor, self.limit.ulp / 2)
-        kept = [group[done[group]] for group in groups or [np.arange(len(done))]]
-        bulks = [(float(np.median(ratio[group])), group) for group in kept if group.size >= bounds.BULK_STEPS]
-        if bulks:
-            stats["bulk"], group = max(bulks, key=lambda item: item[0])
-            if stats["bulk"] > bounds.BULK:
-                misses.append(self._bulk_miss(stats["bulk"], group[ratio[group] > bounds.BULK]))
-        else:
+        for number, group in enumerate(groups or [np.arange(len(done))]):
+            kept = group[done[group]]
+            if kept.size < bounds.BULK_STEPS:
+                continue
+            key, limit = ("bulk_part", bounds.BULK_PART) if number else ("bulk", bounds.BULK)
+            bulk = float(np.median(ratio[kept]))
+            stats[key] = max(bulk, stats[key] or 0.0)
+            if bulk > limit and not any(miss.metric == "bulk" for miss in misses):
+                misses.append(
+                    self._bulk_miss(bulk, limit, kept[ratio[kept] > limit], "of a part" if number else "of all")
+                )
+        if stats["bulk"] is None:
             stats["note"] = f"{int(done.sum())} {self.unit}s are too few for a bulk ({bounds.BULK_STEPS})"
         if not done.all() and not misses:
             left = int((~done).sum())
@@ -126,13 +133,13 @@ class Series:
             misses = list(self.misses)
         return misses, stats
 
-    def _bulk_miss(self, value: float, over: np.ndarray) -> Miss:
+    def _bulk_miss(self, value: float, limit: float, over: np.ndarray, which: str) -> Miss:
         row, step = (int(number) for number in self.where[over[np.argmin(self.where[over, 1])]])
-        return Miss(
-            self.name, "bulk", value, bounds.BULK, 1.0, step, row,
-            f"{self.name}: the median {self.unit} stands {value:.3g} times as far from float64 as PyTorch does "
-            f"(limit {bounds.BULK:g}): a small bias everywhere, first at {self.unit} {step}",
-        )  # fmt: skip
+        message = (
+            f"{self.name}: the median {self.unit} {which} stands {value:.3g} times as far from float64 as PyTorch does "
+            f"(limit {limit:g}): a small bias everywhere, first at {self.unit} {step}"
+        )
+        return Miss(self.name, "bulk", value, limit, 1.0, step, row, message)
 
 
 def careful_gap(values: np.ndarray, golden: np.ndarray) -> np.ndarray:
