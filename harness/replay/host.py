@@ -188,14 +188,18 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        for stream in (process.stdin, process.stdout):
-            if stream:
-                stream.close()
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            # A worker that is not hung ends with its input; a killed one could lose a runtime's own clean-up.
-            process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
+            process.stdin.close()
+        except OSError:  # it is gone, and what was still to be sent with it
             pass
+        # A worker that is not hung ends with its input, which closes its output; a killed one would lose its clean-up.
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline and io_select.select([process.stdout], [], [], TICK)[0]:
+            if not os.read(process.stdout.fileno(), 1 << 16):
+                break
+        process.stdout.close()
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
