@@ -1,0 +1,176 @@
+"""How often verdicts are right: every saboteur and control of ``tests/``, judged by this harness and by three others.
+
+    python benchmarks/verdicts.py [--only NAME] [--quick]
+
+This harness: caught, missed, wrong step or blame, false red. Beside it, on the same replays: Polygraphy's comparison with
+its defaults, ``numpy.allclose`` at 1e-5 and 1e-3 as exporters use it (logits and caches of every step), and a gate on
+BLEU alone (half a point). Needs the extras golden, ort, openvino and tests; Polygraphy where it is installed.
+"""
+
+import argparse
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from backends.contract import Backend, StageError  # noqa: E402 - the checkout's own packages, also uninstalled
+from harness.bundle import kv_of  # noqa: E402
+from harness.replay.decoder import AdapterError, ContractError, Decoder, Stopped  # noqa: E402
+from harness.replay.trace import Golden  # noqa: E402
+from harness.rows import Row  # noqa: E402
+from tests import test_saboteurs as suite  # noqa: E402
+from tests.helpers import golden as embedded  # noqa: E402
+from tests.helpers import judge  # noqa: E402
+from tests.saboteurs.blind import BLIND  # noqa: E402
+
+Pair = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+BLEU_BUDGET = 0.5
+RIGHT = ("caught", "caught, other step or blame", "passed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="saboteurs and controls whose name holds this")
+    parser.add_argument("--quick", action="store_true", help="every tenth one")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for number, (group, name, results) in enumerate(measured(options.only, 10 if options.quick else 1), 1):
+        for gate, verdict in results.items():
+            counts.setdefault((gate, group), Counter())[verdict] += 1
+        ours = results["this harness"]
+        print(
+            f"\r{number:4} {name[:50]:<50} {ours:<28}", end="" if ours in RIGHT else "\n", file=sys.stderr, flush=True
+        )
+    print(file=sys.stderr)
+    print(table(counts))
+    return 0
+
+
+def measured(only: str, stride: int) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """(group, name, verdict of each gate). Groups: declared saboteurs, blind ones, honest controls."""
+    for one in [one for one in suite.SABOTEURS if only in one.name][::stride]:
+        with tempfile.TemporaryDirectory() as folder:
+            golden = suite.golden_of(one, Path(folder))
+            checks = tuple(dict.fromkeys((*one.checks, "tokens", "text")))
+            rows = suite.answer(one.make(), one.layout, one.opset, checks, golden, Path(folder))
+            said = {check: rows[check] for check in one.checks}
+            failed = any(row.status not in ("PASS", "ABSENT") for row in said.values())
+            right = not suite.problems(one, said)
+            ours = "caught" if right else "caught, other step or blame" if failed else "missed"
+            yield "saboteurs", one.name, {"this harness": ours, **others(one.make, one.layout, one.opset, golden, rows)}
+    for blind in [one for one in BLIND if only in one.name][::stride]:
+        rows = judge(
+            blind.make(), blind.layout, checks=("encoder", "logits", "kv_shape", "kv_values", "tokens", "invariance")
+        )
+        ours = "caught" if any(row.status != "PASS" for row in rows.values()) else "missed"
+        yield "blind", blind.name, {"this harness": ours, **others(blind.make, blind.layout, 17, embedded(), {})}
+    for control, layout in [pair for pair in suite.CONTROLS if only in pair[0].name][::stride]:
+        with tempfile.TemporaryDirectory() as folder:
+            golden = suite.golden_of(control, Path(folder))
+            rows = suite.answer(control.make(), layout, control.opset, control.checks, golden, Path(folder))
+            ours = "passed" if all(row.status == "PASS" for row in rows.values()) else "false red"
+            found = others(control.make, layout, control.opset, golden, rows)
+            honest = {gate: "false red" if verdict == "caught" else "passed" for gate, verdict in found.items()}
+            yield "controls", f"{control.name}-{layout}", {"this harness": ours, **honest}
+
+
+def others(
+    make: Callable[[], Backend], layout: str, opset: int, golden: Golden, rows: dict[str, Row]
+) -> dict[str, str]:
+    """What the other gates say: ``caught`` or ``missed``. A replay that stops is caught by all that compare numbers."""
+    found = {"allclose 1e-5": "missed", "allclose 1e-3": "missed", "Polygraphy": "missed"}
+    try:
+        for given, expected in pairs(make(), layout, opset, golden):
+            for gate, tolerance in (("allclose 1e-5", 1e-5), ("allclose 1e-3", 1e-3)):
+                if not close(given, expected, tolerance):
+                    found[gate] = "caught"
+            if found["Polygraphy"] == "missed" and not polygraphy(given, expected):
+                found["Polygraphy"] = "caught"
+    except (Stopped, StageError, AdapterError, ContractError, IndexError, ValueError):
+        found = dict.fromkeys(found, "caught")
+    text = rows.get("text")
+    if text is not None and text.value is not None and text.floor is not None:
+        found["BLEU alone"] = "caught" if text.value < text.floor - BLEU_BUDGET else "missed"
+    return found
+
+
+def pairs(backend: Backend, layout: str, opset: int, golden: Golden) -> Iterator[Pair]:
+    """Outputs of each step of the first traced batch beside PyTorch's: logits and the whole own cache."""
+    graph = next(one for one in golden.bundle.graphs if one.id == f"torchscript/{layout}/fp32/op{opset}")
+    decoder = Decoder(
+        {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}, graph, golden.bundle.dims
+    )
+    batch = golden.batches[0]
+    decoder.encode(batch.ids, batch.mask)
+    fed = np.full(len(batch.rows), golden.bundle.decode.start, np.int64)
+    assert batch.trace is not None
+    starts = batch.trace.starts()
+    for step in range(batch.tokens.shape[1]):
+        outputs = decoder.step(fed)
+        active = batch.trace.active(step)
+        at = slice(int(starts[step]), int(starts[step]) + active)
+        given, expected = {}, {}
+        for name, array in outputs.items():
+            kind = kv_of(name)
+            if name == "logits":
+                given[name], expected[name] = array[:active, -1], golden.tensors[name][0][at]
+            elif kind and not kind.cross and name in golden.tensors:
+                given[name], expected[name] = array[:active, :, step], golden.tensors[name][0][at]
+        whole = {name: np.ascontiguousarray(array) for name, array in given.items()}
+        yield whole, {name: np.ascontiguousarray(array, np.float32) for name, array in expected.items()}
+        fed = batch.tokens[:, step].copy()
+
+
+def close(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> bool:
+    return all(
+        given[name].shape == expected[name].shape and np.allclose(given[name], expected[name], tolerance, tolerance)
+        for name in expected
+    )
+
+
+def polygraphy(given: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    try:
+        from polygraphy.comparator import IterationResult, SimpleCompareFunc
+        from polygraphy.exception import PolygraphyException
+        from polygraphy.logger import G_LOGGER
+    except ImportError:
+        return True
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL
+    try:
+        found: Any = SimpleCompareFunc()(IterationResult(given), IterationResult(expected))
+    except PolygraphyException:
+        return False
+    return all(bool(result) for result in found.values())
+
+
+def table(counts: dict[tuple[str, str], Counter[str]]) -> str:
+    """One line a gate: caught of the declared and of the blind saboteurs, false reds of the controls."""
+    from tabulate import tabulate
+
+    lines = []
+    for gate in ("this harness", "Polygraphy", "allclose 1e-5", "allclose 1e-3", "BLEU alone"):
+        line: list[str] = [gate]
+        for group in ("saboteurs", "blind"):
+            found = counts.get((gate, group), Counter())
+            hit = found["caught"] + found["caught, other step or blame"]
+            line.append(f"{hit} of {found.total()}" if found else "-")
+        right = counts.get((gate, "saboteurs"), Counter())
+        line.append(f"{right['caught']} of {right.total()}" if gate == "this harness" else "-")
+        honest = counts.get((gate, "controls"), Counter())
+        lines.append([*line, f"{honest['false red']} of {honest.total()}"])
+    return str(
+        tabulate(lines, ["gate", "caught", "blind caught", "step, blame right", "false reds"], tablefmt="github")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
