@@ -18,7 +18,7 @@ from transformers import MarianMTModel
 from harness.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
 from harness.golden import RecordError, corpus, decode, folder, witness
 from harness.golden.against import against
-from harness.golden.export import EXPORTER, OPSETS, export_part
+from harness.golden.export import EXPORTER, OPSETS, check_graphs, export_part
 from harness.golden.marian import DTYPES, Marian
 from harness.golden.parts import LAYOUTS, parts
 from harness.text import Scorer
@@ -178,6 +178,7 @@ class _Recorder:
                     graph["parts"][part.name], graph["ir"] = export_part(part, opset, self.folder, file)
                 self.manifest["graphs"].append(graph)
                 self.bar.tick()
+        check_graphs(sorted(self.folder.glob("*.onnx")))
 
     def _check_text(self, scorer: Scorer) -> None:
         """Raise RecordError unless the piece table detokenises as the model's own tokenizer does."""
