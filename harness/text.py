@@ -20,7 +20,12 @@ def detokenise(bundle: Bundle, ids: np.ndarray) -> str:
     """Text of target ids, special tokens left out."""
     rules = bundle.decode
     special = {rules.eos, rules.pad, rules.start}
-    return "".join(bundle.pieces[token] for token in ids.tolist() if token not in special).replace("▁", " ").strip()
+    pieces = bundle.pieces
+    # A runtime that pads the vocabulary can choose an id that no piece has.
+    spelled = (
+        pieces[token] if 0 <= token < len(pieces) else "\ufffd" for token in ids.tolist() if token not in special
+    )
+    return "".join(spelled).replace("▁", " ").strip()
 
 
 def fingerprint(texts: Sequence[str]) -> str:

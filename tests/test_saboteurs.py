@@ -134,7 +134,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     done = helpers.conformance(
         folder / "results", f"--backend={','.join(trial.selector for trial in process.TRIALS)}",
         f"--bundle={brief().bundle.path}", f"--opset={low}-{high}", "--layout=unified", "-k", "logits",
-        "--cell-timeout=5", "--memory-limit=0.8", PYTHONPATH=str(folder),
+        "--cell-timeout=10", "--memory-limit=0.8", PYTHONPATH=str(folder),
     )  # fmt: skip
     assert done.returncode == 1, done.stdout[-3000:]
     return helpers.rows_in(folder / "results")
