@@ -45,6 +45,10 @@ def _campaign(config: pytest.Config) -> "Campaign | None":
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "question" in metafunc.fixturenames:
         running = _campaign(metafunc.config)
+        if running is None and PROBLEM not in metafunc.config.stash:
+            metafunc.config.stash[PROBLEM] = (
+                "the suite was not asked for by its path; run pytest, or pytest harness/suite"
+            )
         questions = running.questions() if running else []
         metafunc.parametrize("question", questions, ids=[question.id for question in questions])
 

@@ -1,6 +1,7 @@
 """One conformance run: targets × graphs × checks, answered lazily, each row written as it comes."""
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ class Campaign:
                 raise BundleError(f"{self.bundle.short} has no such graph; {self._offer()}")
             self._scorer = Scorer(self.bundle)
             for selector, worker in zip(launch.selectors, launch.workers, strict=True):
-                expected = expectations.load(selector.name)
+                expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
                 target = Target(selector, worker, _version(selector, worker.probe()), expected)
                 if target.probe and any(one.probe and one.selector.name == selector.name for one in self.targets):
                     worker.stop()  # asked for twice, by name and by the version that is here
@@ -217,16 +218,17 @@ class Campaign:
         return row
 
     def _count(self, row: Row, target: Target) -> None:
-        target.compared += row.compared if row.check != "artifact" else 0
+        # What was placed, timed or checked beforehand is no comparison with PyTorch.
+        target.compared += row.compared if row.check not in ("artifact", "placement", "cost") else 0
         self.rows.append(row)
 
     def _command(self, target: Target, graph: Graph, check: str) -> str:
         """The command that runs just this check of this cell again."""
         words = ["pytest", f"--backend={target.selector.text}"]
         if self.options.bundle != EMBEDDED:
-            words.append(f"--bundle={self.options.bundle}")
+            words.append(f"--bundle={shlex.quote(str(self.options.bundle))}")
         if self.options.python:
-            words.append(f"--backend-python={self.options.python}")
+            words.append(f"--backend-python={shlex.quote(self.options.python)}")
         return " ".join([*words, f"--opset={graph.opset}", f"--layout={graph.layout}", f"-k {check}"])
 
     @property

@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 REQUIRED = {"checks", "status", "reason", "link"}
+LAYOUTS = ("split", "unified")
 OPTIONAL = {"version", "opset", "layout", "device", "step"}
 
 
@@ -74,11 +75,14 @@ def load(backend: str) -> list[Expectation]:
     try:
         with open(place, "rb") as stream:
             entries = tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExpectationError(f"{place}: not TOML ({error}); mend or delete the file") from error
     if set(entries) - {"expect"}:
         raise ExpectationError(f"{place}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
-    return [_entry(place, number, entry) for number, entry in enumerate(entries.get("expect", []), 1)]
+    listed = entries.get("expect", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise ExpectationError(f"{place}: expect is no list of tables; entries are [[expect]]")
+    return [_entry(place, number, entry) for number, entry in enumerate(listed, 1)]
 
 
 def _entry(place: str, number: int, entry: Any) -> Expectation:
@@ -89,18 +93,31 @@ def _entry(place: str, number: int, entry: Any) -> Expectation:
             f"lacks {', '.join(sorted(missing))}" if missing else f"has the unknown word {', '.join(sorted(unknown))}"
         )
         raise ExpectationError(f"{where} {word}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
+    steps = entry.get("step", [])
+    steps = steps if isinstance(steps, list) else [steps]
+    words = [entry[name] for name in entry if name not in ("checks", "step")]
+    if (
+        not isinstance(entry["checks"], list)
+        or not all(isinstance(word, str) for word in (*words, *entry["checks"]))
+        or not all(isinstance(step, int) for step in steps)
+    ):
+        raise ExpectationError(f"{where}: checks is a list of words, step a number or a list, all else is text")
+    if entry.get("layout", "split") not in LAYOUTS:
+        raise ExpectationError(f"{where}: unknown layout {entry['layout']!r}; layouts are {', '.join(LAYOUTS)}")
     bad = [check for check in entry["checks"] if check not in verdict.CHECKS]
     if bad or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
         raise ExpectationError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
     fields = dict(entry, checks=tuple(entry["checks"]))
-    step = fields.pop("step", [])
-    fields["steps"] = tuple(step) if isinstance(step, list) else (step,)
+    fields.pop("step", None)
+    fields["steps"] = tuple(steps)
     try:
         if "version" in fields:
             fields["version"] = SpecifierSet(fields["version"])
         if "opset" in fields:
             low, _, high = str(fields["opset"]).partition("-")
             fields["opset"] = range(int(low), int(high or low) + 1)
+            if not fields["opset"]:
+                raise ValueError(f"opset {entry['opset']!r} is an empty range")
     except (InvalidSpecifier, ValueError) as error:
         raise ExpectationError(f"{where}: {error}") from error
     return Expectation(**fields)

@@ -45,13 +45,12 @@ def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[t
     graphs = {(graph.exporter, graph.layout, graph.opset): graph for graph in bundle.graphs}
     made = []
     for folder, tokens in lacking:
-        if tokens.bundle != bundle.short or not tokens.compared:
+        graph = graphs.get((tokens.exporter, tokens.layout, tokens.opset or 0))
+        if tokens.bundle != bundle.short or not tokens.compared or graph is None:
             continue
         made.append(_like(tokens, complete(scorer, tokens, str(folder))))
         if (tokens.run, tokens.cell, "artifact") not in answered:
-            made.append(
-                _like(tokens, preflight.check(bundle, graphs[tokens.exporter, tokens.layout, tokens.opset or 0]))
-            )
+            made.append(_like(tokens, preflight.check(bundle, graph)))
     return made
 
 

@@ -1,5 +1,6 @@
 """The conformance run as pytest sees it: options, what a verdict is to a test, exit codes."""
 
+import argparse
 import math
 import os
 from pathlib import Path
@@ -30,11 +31,11 @@ def add_options(parser: pytest.Parser) -> None:
     add("--backend-python", help="interpreter that has the runtime (default: this one)")
     add(
         "--cell-timeout",
-        type=float,
+        type=seconds,
         default=120,
         help="seconds of silence before a worker counts as hung (default: 120)",
     )
-    add("--memory-limit", type=float, default=0, help="GiB that a worker may hold (default: no limit)")
+    add("--memory-limit", type=gibibytes, default=0, help="GiB that a worker may hold (default: no limit)")
     add(
         "--results",
         type=Path,
@@ -43,6 +44,26 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--resume", action="store_true", help="continue the newest unfinished run of equal arguments and bundle")
     add("--allow-absent", action="store_true", help="a backend that is not here does not fail the run")
+
+
+def seconds(text: str) -> float:
+    """A length of time above zero. Raises argparse's error."""
+    return _number(text, 0.1, "seconds, 0.1 or more")
+
+
+def gibibytes(text: str) -> float:
+    """An amount of memory, 0 for no limit. Raises argparse's error."""
+    return _number(text, 0, "GiB, 0 or more")
+
+
+def _number(text: str, least: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}")
+    return value
 
 
 def launch(config: pytest.Config) -> Launch | None:

@@ -94,8 +94,12 @@ def from_dict(values: Dict[str, Any]) -> Row:
     for name, kinds in TYPES.items():
         if not isinstance(getattr(row, name), kinds):
             raise TypeError(f"{name} is {getattr(row, name)!r}")
-    if row.status in ("XFAIL", "XPASS") and "seen" not in row.detail.get("expected", {}):
-        raise ValueError(f"{row.status} without what was seen")
+    if row.status in ("XFAIL", "XPASS"):
+        expected = row.detail.get("expected")
+        if not isinstance(expected, dict) or expected.get("seen") not in verdict.SEVERITY or "reason" not in expected:
+            raise ValueError(f"{row.status} without what was seen and the reason")
+    if ".." in row.series or row.series.startswith("/"):
+        raise ValueError(f"series {row.series!r} leaves the results folder")
     return row
 
 

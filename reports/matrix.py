@@ -28,10 +28,15 @@ class Column(NamedTuple):
     exporter: str
     precision: str
     layout: str
+    box: str
+    bundle: str
+    told: str = ""
+    """What tells it from a column of another box or bundle; empty where all columns share both."""
 
     @property
     def runtime(self) -> str:
-        return f"{self.backend}@{self.version}" if self.version else self.backend
+        name = f"{self.backend}@{self.version}" if self.version else self.backend
+        return f"{name} {self.told}".strip()
 
 
 @dataclass
@@ -56,9 +61,11 @@ class Matrix:
 
 def newest(rows: Iterable[Row]) -> list[Row]:
     """The last row of each cell and check; absent backends keep one row each, unless some run found them."""
-    latest: dict[tuple[str, str], Row] = {}
+    latest: dict[tuple[str, ...], Row] = {}
     for row in sorted(rows, key=lambda row: (row.time, row.run)):
-        latest[(row.cell or _asked(row), row.check)] = row
+        # A verdict holds for its box and its bundle: what another one says does not replace it.
+        place = (row.cell, row.box, row.bundle) if row.cell else (_asked(row),)
+        latest[(*place, row.check)] = row
     found = [row for row in latest.values() if row.cell]
     known = {row.backend for row in found} | {f"{row.backend}@{row.version}" for row in found}
     return [row for row in latest.values() if row.cell or _asked(row) not in known]
@@ -76,23 +83,31 @@ def seen_status(row: Row) -> str:
 
 def build(rows: Iterable[Row]) -> Matrix:
     """The matrix over rows of any number of runs and boxes."""
-    by_cell: dict[str, list[Row]] = {}
+    by_cell: dict[tuple[str, str, str], list[Row]] = {}
     absent = []
     for row in newest(rows):
         if row.cell:
-            by_cell.setdefault(row.cell, []).append(row)
+            by_cell.setdefault((row.cell, row.box, row.bundle), []).append(row)
         else:
             absent.append(row)
+    boxes, bundles = ({place[number] for place in by_cell} for number in (1, 2))
     entries = {}
     for cell_rows in by_cell.values():
         first = cell_rows[0]
-        column = Column(first.backend, first.version, first.device, first.exporter, first.precision, first.layout)
+        told = " ".join([first.box] * (len(boxes) > 1) + [first.bundle] * (len(bundles) > 1))
+        column = Column(
+            first.backend, first.version, first.device, first.exporter, first.precision, first.layout,
+            first.box, first.bundle, told,
+        )  # fmt: skip
         status = verdict.worst(seen_status(row) for row in cell_rows)
         deciding = min(
             (row for row in cell_rows if seen_status(row) == status),
             key=lambda row: verdict.CHECKS.index(row.check) if row.check in verdict.CHECKS else 99,
         )
-        entries[(first.opset or 0, column)] = Entry(status, verdict.STATUSES[status].symbol, deciding, cell_rows)
+        symbol = verdict.STATUSES[status].symbol
+        if status == "PASS" and {row.check for row in cell_rows} < set(verdict.CHECKS):
+            symbol = verdict.PARTIAL.symbol
+        entries[(first.opset or 0, column)] = Entry(status, symbol, deciding, cell_rows)
     columns = sorted({column for _, column in entries})
     return Matrix(columns, sorted({opset for opset, _ in entries}), entries, absent)
 
@@ -104,7 +119,7 @@ def _notes(matrix: Matrix, columns: Sequence[Column]) -> tuple[dict[tuple[int, C
     for column in columns:
         for opset in matrix.opsets:
             entry = matrix.entries.get((opset, column))
-            if entry and entry.status != "PASS":
+            if entry and entry.symbol != verdict.STATUSES["PASS"].symbol:
                 number = numbers.setdefault(reason(entry), len(numbers) + 1)
                 marks[(opset, column)] = f"[{number}]"
     return marks, [f"[{number}] {text}" for text, number in numbers.items()]
@@ -113,6 +128,9 @@ def _notes(matrix: Matrix, columns: Sequence[Column]) -> tuple[dict[tuple[int, C
 def reason(entry: Entry) -> str:
     """Why a cell does not pass, in a line that cells with the same reason share."""
     row = entry.row
+    if entry.status == "PASS":
+        ran = {row.check for row in entry.rows}
+        return f"not every check ran: {', '.join(check for check in verdict.CHECKS if check in ran)} passed"
     where = "" if row.step is None else f", first at step {row.step}"
     expected = f" (expected: {row.detail['expected']['reason']})" if row.status == "XFAIL" else ""
     kind = f"{row.kind}: " if row.status == "UNSUPPORTED" else ""
@@ -143,8 +161,11 @@ def _table(matrix: Matrix, columns: Sequence[Column], marks: dict[tuple[int, Col
 
 def legend(matrix: Matrix) -> str:
     """The meaning of the symbols that stand in this matrix."""
-    used = {entry.status for entry in matrix.entries.values()} | ({"ABSENT"} if matrix.absent else set())
-    words = [f"{word.symbol} {word.meaning}" for status, word in verdict.STATUSES.items() if status in used]
+    used = {entry.symbol for entry in matrix.entries.values()} | {
+        verdict.STATUSES[row.status].symbol for row in matrix.absent
+    }
+    known = [*(word for status, word in verdict.STATUSES.items() if status in verdict.SEVERITY), verdict.PARTIAL]
+    words = [f"{word.symbol} {word.meaning}" for word in known if word.symbol in used]
     missing = len(matrix.entries) < len(matrix.opsets) * len(matrix.columns)
     return " · ".join(words + ([f"{verdict.MISSING.symbol} {verdict.MISSING.meaning}"] if missing else []))
 
@@ -194,7 +215,7 @@ def _escaped(text: str) -> str:
 
 
 def _absences(matrix: Matrix) -> list[str]:
-    return [f"{verdict.STATUSES['ABSENT'].symbol} {_asked(row)}: {row.message}" for row in matrix.absent]
+    return [f"{verdict.STATUSES[row.status].symbol} {_asked(row)}: {row.message}" for row in matrix.absent]
 
 
 def _facts(matrix: Matrix) -> list[str]:
@@ -210,17 +231,15 @@ def records(matrix: Matrix) -> list[dict[str, object]]:
         result.append(
             {
                 "opset": opset,
-                **column._asdict(),
+                **{name: value for name, value in column._asdict().items() if name != "told"},
                 "status": entry.status,
                 "symbol": entry.symbol,
                 "check": entry.row.check,
                 "step": entry.row.step,
-                "reason": "" if entry.status == "PASS" else reason(entry),
+                "reason": "" if entry.symbol == verdict.STATUSES["PASS"].symbol else reason(entry),
                 "cell": entry.row.cell,
                 "compared": sum(row.compared for row in entry.rows),
-                "box": entry.row.box,
                 "last_run": entry.row.time,
-                "bundle": entry.row.bundle,
             }
         )
     return result

@@ -31,6 +31,7 @@ STATUSES: Dict[str, Word] = {
     "XPASS": Word("fail", "✅", "expected to fail, passed"),
 }
 MISSING = Word("skip", "·", "no row")
+PARTIAL = Word("pass", "◐", "what ran passed, not every check did")
 SEVERITY: List[str] = [status for status in STATUSES if status not in ("XFAIL", "XPASS")]
 
 

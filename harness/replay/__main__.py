@@ -6,6 +6,7 @@ are made where the rows are merged (``conform matrix``).
 
 import argparse
 import os
+import shlex
 import sys
 from typing import List, Tuple
 
@@ -39,9 +40,12 @@ def main() -> int:
         if options.serve:
             return worker.serve(options.bundle, selector)
         return run(options, selector)
-    except (BundleError, select.UnknownBackend) as error:
+    except (BundleError, select.UnknownBackend, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; the rows already written stay", file=sys.stderr)
+        return 130
 
 
 def run(options: argparse.Namespace, selector: select.Selector) -> int:
@@ -51,7 +55,8 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
         graph for graph in bundle.graphs if graph.opset in options.opset and options.layout in (None, graph.layout)
     ]
     if not chosen:
-        print("error: no graph of this bundle has that opset and layout", file=sys.stderr)
+        has = ", ".join(sorted({f"{graph.layout} {graph.opset}" for graph in bundle.graphs}))
+        print(f"error: no graph has that opset and layout; the bundle has {has}", file=sys.stderr)
         return 2
     try:
         backend = select.load(selector)
@@ -59,9 +64,12 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     except Absent as absent:
         print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)
         return 2
+    except Exception as error:  # noqa: BLE001 - an adapter may raise anything
+        print(f"error: {selector.text} cannot be used: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
     asked = {"backend": selector.text, "opsets": [options.opset.start, options.opset.stop], "layout": options.layout}
     writer = Writer(options.results, {**asked, "bundle": bundle.short})
-    again = f"python3 -m harness.replay {options.bundle} --backend {selector.text}"
+    again = f"python3 -m harness.replay {shlex.quote(options.bundle)} --backend {selector.text}"
     outcomes: List[Tuple[str, int]] = []
     golden = Golden(bundle, probe.precision if probe.precision in bundle.precisions else bundle.precisions[0])
 

@@ -85,6 +85,15 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
 
 def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
     programs = compile_parts(backend, job)
+    try:
+        yield from _after_load(backend, probe, job, asked, programs)
+    except StageError as error:  # once it has loaded, refusing is failing, whatever stage the adapter names
+        raise StageError("run", error.kind, error.message) from error
+
+
+def _after_load(
+    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Mapping[str, Program]
+) -> Iterator[Row]:
     blame = Blame(backend, job)
     if set(asked) & {*FORCED, "tokens", "invariance"}:
         # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.

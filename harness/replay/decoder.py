@@ -124,11 +124,14 @@ class Decoder:
             feeds[port.name] = known[port.name]
         check_feeds(part, feeds)
         try:
-            return self.programs[part.name].run(feeds)
+            outputs = self.programs[part.name].run(feeds)
+            if not isinstance(outputs, Mapping) or not all(isinstance(one, np.ndarray) for one in outputs.values()):
+                raise TypeError(f"{part.name}: run() must give numpy arrays by name")
         except StageError:
             raise
         except Exception as error:
             raise AdapterError(error) from error
+        return dict(outputs)
 
     def _keep(self, outputs: Mapping[str, np.ndarray]) -> None:
         for name in [name for name in self._held if (kind := kv_of(name)) and not kind.cross]:

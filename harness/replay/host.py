@@ -84,7 +84,8 @@ class Worker:
         except Died as died:
             self.stop()
             # Some wheels of before numpy 2 do not refuse it, they crash.
-            words = f"{died.message} while importing its runtime; if that was built for numpy 1: pip install 'numpy<2'"
+            hint = "; if it was built for numpy 1: pip install 'numpy<2'" if died.kind == "signal" else ""
+            words = f"{died.message} while it was asked what it is{hint}"
             return Found(
                 failure=Row("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log})
             )
@@ -117,7 +118,7 @@ class Worker:
                     finished = True
                     return
                 if "row" in said:
-                    row = from_dict(said["row"])
+                    row = said["row"]
                     left.remove(row.check)
                     yield row
         except Died as died:
@@ -148,7 +149,13 @@ class Worker:
             line, newline, rest = self._buffer.partition(b"\n")
             if newline:
                 self._buffer = rest
-                said: Dict[str, Any] = json.loads(line)
+                try:
+                    said: Dict[str, Any] = json.loads(line)
+                    if "row" in said:
+                        said["row"] = from_dict(said["row"])
+                except (ValueError, TypeError, AttributeError) as error:
+                    words = f"printed {line[:80]!r} where answers are expected"
+                    raise Died("CRASH", "wire", words, self._tail()) from error
                 if "beat" in said:
                     continue
                 return said

@@ -31,6 +31,9 @@ def serve(path: str, selector: select.Selector) -> int:
     try:
         backend = select.load(selector)
         probe = backend.probe()
+        words = (probe.version, probe.device, probe.precision) if isinstance(probe, Probe) else ()
+        if not words or not all(isinstance(word, str) and word and "/" not in word for word in words):
+            raise TypeError(f"probe() gave {probe!r}, not a Probe of three words without a slash")
     except Absent as absent:
         _say(wire, absent={"reason": absent.reason, "remedy": absent.remedy})
         return 0
