@@ -119,7 +119,7 @@ def _notes(matrix: Matrix, columns: Sequence[Column]) -> tuple[dict[tuple[int, C
     for column in columns:
         for opset in matrix.opsets:
             entry = matrix.entries.get((opset, column))
-            if entry and entry.symbol != verdict.STATUSES["PASS"].symbol:
+            if entry and entry.status != "PASS":
                 number = numbers.setdefault(reason(entry), len(numbers) + 1)
                 marks[(opset, column)] = f"[{number}]"
     return marks, [f"[{number}] {text}" for text, number in numbers.items()]

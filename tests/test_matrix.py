@@ -93,7 +93,7 @@ def test_every_line_fits_a_terminal() -> None:
 def test_no_cell_is_lost_in_the_folds() -> None:
     text = "\n".join(lines_of(*WIDE))
     cells = len({one.cell for one in WIDE})
-    assert text.count("✅") + text.count("❌") - len(re.findall("✅ pass|❌ wrong", text)) == cells
+    assert text.count("◐") + text.count("❌") - len(re.findall("◐ what|❌ wrong", text)) == cells
     assert text.count("❌[1]") == cells // 15
 
 
@@ -102,7 +102,7 @@ def test_table_columns_line_up_under_their_heads() -> None:
         row(layout="split"), row("FAIL", layout="unified"), row("TIMEOUT", backend="reference", layout="split")
     )
     heads, body = said[1], said[3]
-    for word, symbol in (("split", "✅"), ("unified", "❌")):
+    for word, symbol in (("split", "◐"), ("unified", "❌")):
         assert wcswidth(heads[: heads.index(word)]) == wcswidth(body[: body.index(symbol)])
     assert wcswidth(heads[: heads.rindex("split")]) == wcswidth(body[: body.index("⏱")])
 
@@ -134,7 +134,7 @@ def test_an_expected_failure_keeps_its_symbol_with_its_reason() -> None:
 
 def test_symbols_have_their_meaning_below() -> None:
     text = "\n".join(lines_of(row(), row("UNSUPPORTED", opset=9, kind="opset", message="too new"), absent("tensorrt")))
-    assert "✅ pass · 🚫 refused" in text or "🚫 refused · ✅ pass" in text
+    assert "🚫 refused · ⬜ not run here · ◐ what ran passed, not every check did" in " ".join(text.split())
     assert "⬜ not run here" in text
     assert "[1] logits UNSUPPORTED: opset: too new" in text
     assert "💥" not in text
@@ -177,7 +177,7 @@ def test_formats_say_the_same() -> None:
     page = matrix.markdown(made)
     assert page.startswith("# Compatibility matrix\n\n| ")
     assert page.count("❌") - 1 == sum(one["symbol"] == "❌" for one in flat)
-    assert page.count("✅") - 1 == sum(one["symbol"] == "✅" for one in flat)
+    assert page.count("◐") - 1 == sum(one["symbol"] == "◐" for one in flat)
     for line in page.splitlines():
         assert line.count("|") in (0, *range(3, 12)), line
 
@@ -264,3 +264,20 @@ def test_rows_of_another_bundle_say_that_their_text_is_missing(tmp_path: Path) -
     assert done.returncode == 0
     assert done.stderr == "note: 1 cells have no text check; give the bundle toy@0123456789ab with --bundle\n"
     assert "note" not in conform(write(tmp_path / "two.jsonl", row(check="logits"))).stderr
+
+
+def test_one_box_or_bundle_does_not_speak_for_another() -> None:
+    bad = row("FAIL", message="wrong here")
+    other_box, other_bundle = row("PASS"), row("PASS")
+    other_box.box, other_bundle.bundle = "laptop", "another@0"
+    for other in (other_box, other_bundle):
+        other.time = "2099-01-01T00:00:00Z"
+        found = matrix.build([bad, other])
+        assert sorted(one.status for one in found.entries.values()) == ["FAIL", "PASS"]
+        assert len(found.columns) == 2
+
+
+def test_a_cell_of_which_only_a_part_ran_is_no_pass() -> None:
+    whole = [row("PASS", check) for check in verdict.CHECKS]
+    assert entry(*whole).symbol == "✅"
+    assert entry(*whole[:-1]).symbol == "◐"
