@@ -185,8 +185,9 @@ def write(out: Path, points: list[Point]) -> None:
         "",
         f"Limits: tail {bounds.TAIL:g}; bulk {bounds.BULK:g} over all steps, {bounds.BULK_PART:g} over one batch or the",
         f"late steps only (from 32, from 64); a bulk only from {bounds.BULK_STEPS} steps on; never under one unit in the",
-        "last place at the tensor's magnitude. Each limit lies midway, as a ratio, between the widest honest cell and the",
-        "smallest fault below. Medians, up to the largest:",
+        "last place at the tensor's magnitude. The widest honest tensors measured stand at "
+        f"{max(p.tail for p in good):.2f}, {max(p.bulk for p in good):.2f} and {max(p.part for p in good):.2f}.",
+        "Medians, up to the largest:",
         "",
         f"## Honest cells ({len({(p.model, p.what) for p in good})} cells, {len(good)} tensors)",
         "",

@@ -46,3 +46,10 @@ def span(text: str) -> range:
     if not opsets:
         raise argparse.ArgumentTypeError(f"{text!r} is an empty range; write the lower opset first")
     return opsets
+
+
+def count(text: str) -> int:
+    """A number of one or more. Raises argparse's error, which names the option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)

@@ -3,11 +3,12 @@
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.bundle import Bundle, BundleError
-from harness.cell import span
+from harness.cell import count, span
 from harness.judge import verdict
 from harness.rows import RowsError, read_all
 
@@ -35,15 +36,15 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, run: object, says: str, example: str) -> argparse.ArgumentParser:
         made = commands.add_parser(
-            name, help=says, description=says[0].upper() + says[1:] + ".", epilog=f"example: {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=says, description=textwrap.fill(says[0].upper() + says[1:] + ".", 78),
+            epilog=f"example: {example}", formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         made.set_defaults(run=run)
         return made
 
     record = command(
         "record", _record, "record a local Hugging Face MarianMT directory as a bundle (needs the extra `golden`)",
-        "conform record ~/opus-mt-en-zh --corpus corpora/corpus.tsv --out en-zh.bundle",
+        "conform record ~/opus-mt --corpus corpora/corpus.tsv --out mine.bundle",
     )  # fmt: skip
     record.add_argument(
         "model", type=Path, help="directory with config.json, weights, source.spm, target.spm, vocab.json"
@@ -53,10 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--overwrite", action="store_true", help="replace the bundle at OUT")
     record.add_argument("--opset", type=span, default=range(9, 24), help="one opset or a range (default: 9-23)")
     record.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
-    record.add_argument("--traced-steps", type=int, default=520, help="steps that carry every tensor (default: 520)")
-    record.add_argument("--max-steps", type=int, default=128, help="longest decode (default: 128)")
+    record.add_argument("--traced-steps", type=count, default=520, help="steps that carry every tensor (default: 520)")
+    record.add_argument("--max-steps", type=count, default=128, help="longest decode (default: 128)")
     record.add_argument(
-        "--threads", type=int, default=1, help="torch threads; pinned, so that recording repeats (default: 1)"
+        "--threads", type=count, default=1, help="torch threads; pinned, so that recording repeats (default: 1)"
     )
     record.add_argument(
         "--against", type=Path, help="an older bundle: say what changed in the golden, exit 1 if anything"

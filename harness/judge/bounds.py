@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Each limit lies midway, as a ratio, between the widest honest runtime measured and a layer-norm eps of 1e-6 for 1e-5,
-# the smallest fault worth catching: docs/bounds.md has the distributions.
+# Each limit stands between the widest honest runtime measured (tail 3.2, bulk 2.1, of a part 2.5) and a layer-norm eps
+# of 1e-6 for 1e-5, the smallest fault worth catching (tail 13, bulk 10): docs/bounds.md has the distributions.
 TAIL = 4.0
 BULK = 3.0
 BULK_PART = 5.0
