@@ -12,7 +12,7 @@ from harness.replay.evidence import Blame
 from harness.replay.forced import force
 from harness.replay.free import decode_all
 from harness.replay.invariance import judge_invariance
-from harness.replay.job import Job, compile_parts, first_line
+from harness.replay.job import Job, compile_parts, one_line
 from harness.replay.trace import CHECKS as FORCED
 from harness.rows import Row
 
@@ -79,7 +79,7 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
     except StageError as error:
         status, seconds = verdict.of_refusal(error.stage, error.kind), round(time.perf_counter() - began, 4)
         for check in asked:
-            yield Row(check, status, error.stage, error.kind, message=first_line(error.message), seconds=seconds,
+            yield Row(check, status, error.stage, error.kind, message=one_line(error.message), seconds=seconds,
                       detail={"said": error.message[-4000:]})  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from backends.contract import Program, StageError
 from harness.replay.decoder import Decoder, Stopped
-from harness.replay.job import Job, first_line
+from harness.replay.job import Job, one_line
 from harness.replay.trace import TraceJudge
 
 
@@ -38,5 +38,5 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
             judge.stopped(batch, step, "kv_shape", str(stop))
         except StageError as error:
             where = "in the encoder" if step < 0 else f"at step {step}"
-            judge.stopped(batch, step, error.kind, f"refused {where}: {first_line(error.message)}")
+            judge.stopped(batch, step, error.kind, f"refused {where}: {one_line(error.message)}")
     return judge

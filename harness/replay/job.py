@@ -52,6 +52,6 @@ def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
     return programs
 
 
-def first_line(text: str) -> str:
+def one_line(text: str) -> str:
     """A message on one line, cut to what a table can hold."""
     return " ".join(text.split())[:300]

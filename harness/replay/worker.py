@@ -17,7 +17,7 @@ from harness.bundle import Bundle
 from harness.replay import select
 from harness.replay.cell import replay
 from harness.replay.decoder import AdapterError
-from harness.replay.job import Job, first_line
+from harness.replay.job import Job, one_line
 from harness.replay.trace import Golden
 from harness.rows import Row, to_json
 
@@ -40,7 +40,7 @@ def serve(path: str, selector: select.Selector) -> int:
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row
         traceback.print_exc()
         hint = "; pip install 'numpy<2'" if isinstance(error, ImportError) and "numpy" in str(error).lower() else ""
-        _say(wire, error=f"{type(error).__name__}: {first_line(str(error))}{hint}")
+        _say(wire, error=f"{type(error).__name__}: {one_line(str(error))}{hint}")
         return 0
     _say(wire, probe=probe._asdict() if hasattr(probe, "_asdict") else vars(probe))
     bundle = Bundle(path, verify=False)
@@ -74,7 +74,7 @@ def answer(
         said = traceback.format_exc()[-4000:]
         words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
         for check in left:
-            emit(Row(check, "ERROR", "run", "other", message=first_line(words), detail={"said": said}))
+            emit(Row(check, "ERROR", "run", "other", message=one_line(words), detail={"said": said}))
 
 
 def _say(wire: TextIO, **answer: Any) -> None:
