@@ -55,8 +55,10 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
         graph for graph in bundle.graphs if graph.opset in options.opset and options.layout in (None, graph.layout)
     ]
     if not chosen:
-        has = ", ".join(sorted({f"{graph.layout} {graph.opset}" for graph in bundle.graphs}))
-        print(f"error: no graph has that opset and layout; the bundle has {has}", file=sys.stderr)
+        opsets = sorted({graph.opset for graph in bundle.graphs})
+        layouts = " and ".join(sorted({graph.layout for graph in bundle.graphs}))
+        has = f"it has opsets {opsets[0]}-{opsets[-1]}, layouts {layouts}"
+        print(f"error: no graph of this bundle has that opset and layout; {has}", file=sys.stderr)
         return 2
     try:
         backend = select.load(selector)

@@ -125,13 +125,15 @@ class Decoder:
         check_feeds(part, feeds)
         try:
             outputs = self.programs[part.name].run(feeds)
-            if not isinstance(outputs, Mapping) or not all(isinstance(one, np.ndarray) for one in outputs.values()):
+            # numpy gives a scalar, which is no array, where an array has lost its last axis.
+            kinds = (np.ndarray, np.generic)
+            if not isinstance(outputs, Mapping) or not all(isinstance(one, kinds) for one in outputs.values()):
                 raise TypeError(f"{part.name}: run() must give numpy arrays by name")
         except StageError:
             raise
         except Exception as error:
             raise AdapterError(error) from error
-        return dict(outputs)
+        return {name: np.asarray(one) for name, one in outputs.items()}
 
     def _keep(self, outputs: Mapping[str, np.ndarray]) -> None:
         for name in [name for name in self._held if (kind := kv_of(name)) and not kind.cross]:
