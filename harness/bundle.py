@@ -22,6 +22,7 @@ over which the largest gap between PyTorch in that precision and float64 was tak
 
 import hashlib
 import json
+import mmap
 import os
 import re
 import zipfile
@@ -216,6 +217,7 @@ class Bundle:
         self.precisions: Tuple[str, ...] = tuple(manifest["floors"])
         self.graphs = tuple(self._graph(entry) for entry in manifest["graphs"])
         self._arrays: Dict[str, np.ndarray] = {}
+        self._maps: List[mmap.mmap] = []
         self._pieces: Optional[List[str]] = None
 
     def _plain(self, name: str) -> str:
@@ -304,12 +306,20 @@ class Bundle:
             place = self._plain(name + ".npy")
             try:
                 # mmap cannot map an empty array, so those are read.
-                self._arrays[name] = np.load(
-                    place, mmap_mode="r" if os.path.getsize(place) > 128 else None, allow_pickle=False
-                ).view(np.ndarray)  # still mapped; numpy's memmap class would cost at every slice
+                mapped = np.load(place, mmap_mode="r" if os.path.getsize(place) > 128 else None, allow_pickle=False)
+                if isinstance(mapped, np.memmap):
+                    self._maps.append(mapped._mmap)  # type: ignore[attr-defined]
+                # Still mapped; numpy's memmap class would cost at every slice.
+                self._arrays[name] = mapped.view(np.ndarray)
             except (OSError, ValueError) as error:
                 raise self._error(f"{name}.npy cannot be read ({error})") from error
         return self._arrays[name]
+
+    def release(self) -> None:
+        """Give the pages of the mapped arrays back to the system; the next look reads them again."""
+        for mapped in self._maps:
+            if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def floor(self, precision: str, output: str) -> np.ndarray:
         """PyTorch's own noise in that precision for ``logits``, ``self``, ``encoder`` or ``cross``."""

@@ -1,7 +1,7 @@
 """Replay one cell: compile, force the traced rows, decode all rows freely, measure cost. A row for each check."""
 
 import time
-from typing import Iterator, Mapping, Optional, Sequence
+from typing import Dict, Iterator, Mapping, Optional, Sequence
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from harness.bundle import Bundle, Graph
@@ -92,7 +92,7 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
 
 
 def _after_load(
-    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Mapping[str, Program]
+    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Dict[str, Program]
 ) -> Iterator[Row]:
     blame = Blame(backend, job)
     if set(asked) & {*FORCED, "tokens", "invariance"}:
@@ -116,6 +116,7 @@ def _after_load(
         yield judge_placement(probe, programs)
     for program in programs.values():
         program.close()
+    programs.clear()  # and with it the memory of runtimes that free a program with its last reference
     if "invariance" in asked:
         yield blame.lay(judge_invariance(backend, job))
     if "cost" in asked:

@@ -19,6 +19,7 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
     judge = TraceJudge(job.golden, job.graph, thorough)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
     for batch in job.golden.batches:
+        job.bundle.release()  # a batch's golden is not looked at again, and at opus-mt's size it is a hundred megabytes
         step = -1
         try:
             began = time.perf_counter()
