@@ -54,7 +54,9 @@ def test_pytest_help_has_the_options_and_an_example() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [(), ("no-such-command",), ("matrix",), ("matrix", "x", "--format", "pdf"), ("record", "model"),
-     ("record", "m", "--corpus", "c", "--out", "o", "--opset", "many"), ("explain",)],
+     ("record", "m", "--corpus", "c", "--out", "o", "--opset", "many"), ("explain",),
+     ("record", "m", "--corpus", "c", "--out", "o", "--max-steps", "0"),
+     ("record", "m", "--corpus", "c", "--out", "o", "--traced-steps", "-1")],
     ids=" ".join,
 )  # fmt: skip
 def test_a_wrong_command_line_exits_2(arguments: tuple[str, ...]) -> None:

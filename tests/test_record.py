@@ -389,7 +389,6 @@ def test_what_is_no_bundle_is_never_replaced(model: Path, corpus: Path, tmp_path
         (["--out", "no/such/folder/x.bundle"], "no such directory"),
         (["--out", "x.bundle", "--opset", "8"], "opset 8: choose of"),
         (["--out", "x.bundle", "--opset", "23-24"], "opset 24: choose of"),
-        (["--out", "x.bundle", "--max-steps", "0"], "no step may be decoded"),
         (["--out", "x.bundle", "--against", "x.bundle"], "is what --out replaces"),
         (["--out", "x.bundle", "--against", "nowhere.bundle"], "no readable manifest.json"),
     ],
