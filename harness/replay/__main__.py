@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     writer = Writer(options.results, {**asked, "bundle": bundle.short})
     again = f"python3 -m harness.replay {shlex.quote(options.bundle)} --backend {selector.text}"
     outcomes: List[Tuple[str, int]] = []
-    golden = Golden(bundle, probe.precision if probe.precision in bundle.precisions else bundle.precisions[0])
+    golden = Golden(bundle, probe.precision)
 
     def emit(row: Row) -> None:
         identify(row, bundle, graph, selector.name, probe)

@@ -42,10 +42,9 @@ def serve(path: str, selector: select.Selector) -> int:
         hint = "; pip install 'numpy<2'" if isinstance(error, ImportError) and "numpy" in str(error).lower() else ""
         _say(wire, error=f"{type(error).__name__}: {one_line(str(error))}{hint}")
         return 0
-    _say(wire, probe=probe._asdict() if hasattr(probe, "_asdict") else vars(probe))
+    _say(wire, probe=vars(probe))
     bundle = Bundle(path, verify=False)
-    # Without a floor of that precision the cell is refused, which needs a golden all the same.
-    golden = Golden(bundle, probe.precision if probe.precision in bundle.precisions else bundle.precisions[0])
+    golden = Golden(bundle, probe.precision)
     for line in sys.stdin:
         request = json.loads(line)
         answer(backend, probe, golden, request, lambda row: _say(wire, row=json.loads(to_json(row))), _beat(wire))
