@@ -27,6 +27,7 @@ import os
 import re
 import zipfile
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -52,6 +53,7 @@ class KV(NamedTuple):
     side: int
 
 
+@lru_cache(maxsize=None)
 def kv_of(name: str) -> Optional[KV]:
     """The cache tensor that a port name stands for, None for any other port. Names are Optimum's."""
     found = KV_NAME.match(name)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from harness.campaign import Campaign
 from harness.cell import Cell
+from harness.failure import describe
 from harness.judge import verdict
 from harness.launch import Launch, Options
-from harness.plugin import explain
 from harness.rows import Row
 
 
@@ -46,7 +46,7 @@ def page(rows: list[Row]) -> str:
         lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<6} {row.compared:>10,} compared{near}")
     for row in rows:
         if row.status != "PASS":
-            lines += ["", explain(row), *_evidence(row)]
+            lines += ["", describe(row), *_evidence(row)]
     return "\n".join(lines)
 
 

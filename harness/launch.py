@@ -3,12 +3,16 @@
 A worker spends its first second on importing its runtime; the host spends that second on its own imports.
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.replay.host import Limits, Worker
 from harness.replay.select import ROOT, Selector, parse
+
+# numpy's OpenBLAS threads spin for some 30 ms when they are made, on the core that another process imports on.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 EMBEDDED = Path(ROOT) / "corpora" / "tiny-marian-en-zh.bundle"
 

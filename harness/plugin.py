@@ -1,24 +1,34 @@
-"""The conformance run as pytest sees it: options, what a verdict is to a test, exit codes."""
+"""The conformance run as pytest sees it: options, what a verdict is to a test, exit codes.
+
+It acts only when items of ``harness/suite`` are to be collected. ``-p harness.plugin`` in pyproject.toml loads it before
+any other plugin, so that the workers import their runtimes while pytest and the host still import their own modules;
+what the host needs after that is imported where it is used, for the same reason.
+"""
 
 import argparse
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.cell import span
-from harness.judge import verdict
 from harness.launch import EMBEDDED, Launch, Options
 from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
-from harness.rows import Row
+
+if TYPE_CHECKING:
+    from harness.campaign import Campaign
+    from harness.rows import Row
 
 SUITE = Path(ROOT) / "harness" / "suite"
+LAUNCH = pytest.StashKey[Launch]()
+CAMPAIGN: "pytest.StashKey[Campaign]" = pytest.StashKey()
+PROBLEM = pytest.StashKey[str]()
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """The options of a conformance run."""
+def pytest_addoption(parser: pytest.Parser) -> None:
     says = "does this runtime decode like PyTorch? example: pytest --backend=ort,openvino --opset=12-17"
     add = parser.getgroup("conformance", says).addoption
     add(
@@ -66,79 +76,159 @@ def _number(text: str, least: float, what: str) -> float:
     return value
 
 
-def launch(config: pytest.Config) -> Launch | None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    known = early_config.known_args_namespace
+    _launch(early_config, known, known.file_or_dir or _default_paths(early_config))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if LAUNCH in config.stash and not _reaches_suite(config, config.args):
+        config.stash[LAUNCH].stop()
+        del config.stash[LAUNCH]
+    elif LAUNCH not in config.stash:  # the plugin was loaded late, by conftest.py
+        _launch(config, config.option, config.args)
+
+
+def _default_paths(config: pytest.Config) -> list[str]:
+    here = config.invocation_params.dir
+    return config.getini("testpaths") if here == config.rootpath else [str(here)]
+
+
+def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -> None:
     """Start the workers when this invocation will collect the suite. Raises UsageError."""
-    if config.option.help or config.option.version or not any(_reaches_suite(config, path) for path in config.args):
-        return None
-    if getattr(config.option, "numprocesses", None):
+    if wish.help or wish.version or not _reaches_suite(config, paths):
+        return
+    if getattr(wish, "numprocesses", None):
         raise pytest.UsageError(
             "-n: a runtime has one worker, and cost figures need the box to themselves; leave -n out"
         )
-    wish = config.getoption
-    python = wish("--backend-python")
+    python = wish.backend_python
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
         raise pytest.UsageError(f"--backend-python={python}: no such interpreter; give the path of a python")
-    backends = [text.strip() for text in wish("--backend").split(",") if text.strip()]
+    backends = [text.strip() for text in wish.backend.split(",") if text.strip()]
     if not backends:
         raise pytest.UsageError("--backend= names no backend; give one, e.g. --backend=ort")
     options = Options(
         backends,
-        wish("--bundle"),
-        wish("--opset"),
-        wish("--layout"),
-        wish("--precision"),
+        wish.bundle,
+        wish.opset,
+        wish.layout,
+        wish.precision,
         python,
-        Limits(wish("--cell-timeout"), int(wish("--memory-limit") * 2**30)),
-        wish("--results"),
-        wish("--resume"),
-        wish("--allow-absent"),
+        Limits(wish.cell_timeout, int(wish.memory_limit * 2**30)),
+        wish.results,
+        wish.resume,
+        wish.allow_absent,
     )
     try:
-        return Launch(options)
+        config.stash[LAUNCH] = Launch(options)
     except (UnknownBackend, OSError) as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def _reaches_suite(config: pytest.Config, argument: str) -> bool:
-    place = (config.invocation_params.dir / argument.split("::")[0]).resolve()
-    return place in (SUITE, *SUITE.parents) or SUITE in place.parents
+def _reaches_suite(config: pytest.Config, paths: list[str]) -> bool:
+    """Whether a path is the suite, a folder that holds it, or a file or item in it."""
+    places = [(config.invocation_params.dir / path.split("::")[0]).resolve() for path in paths]
+    return any(place in (SUITE, *SUITE.parents) or SUITE in place.parents for place in places)
 
 
-def explain(row: Row) -> str:
-    """A failure in lines: what, where, how far, who is to blame, and the command that shows it again."""
-    lines = [f"{row.cell or row.backend}  {row.check}: {row.status}"]
-    if row.message:
-        lines.append(f"  {row.message}")
-    if row.value is not None and row.bound is not None and math.isfinite(row.value):
-        floor = "" if row.floor is None else f", PyTorch's own floor {row.floor:.4g}"
-        lines.append(f"  {row.metric} {row.value:.6g}, bound {row.bound:.4g}{floor}")
-    where = [
-        f"step {row.step}" if row.step is not None else "",
-        f"sentence {row.sentence}" if row.sentence else "",
-        f"tensor {row.tensor}" if row.tensor else "",
-    ]
-    if any(where):
-        lines.append("  first: " + ", ".join(word for word in where if word))
-    if row.blame:
-        lines.append(f"  blame: {row.blame}" + (f", cleared by {row.knob}" if row.knob else ""))
-    lines.append(f"  {row.compared:,} elements compared; stage {row.stage}")
-    if row.status in ("CRASH", "TIMEOUT", "ERROR") and row.detail.get("said", "").strip():
-        lines += [
-            "  the worker's last words:",
-            *("    " + line for line in row.detail["said"].strip().splitlines()[-12:]),
-        ]
-    return "\n".join([*lines, f"  again: {row.command}"])
+def _campaign(config: pytest.Config) -> "Campaign | None":
+    from harness.bundle import BundleError
+    from harness.campaign import Campaign
+    from harness.expectations import ExpectationError
+
+    if CAMPAIGN not in config.stash and PROBLEM not in config.stash and LAUNCH in config.stash:
+        try:
+            config.stash[CAMPAIGN] = Campaign(config.stash[LAUNCH])
+        except (BundleError, ExpectationError, OSError) as error:
+            # Raised while collecting, it would be one broken test file among others; collection_modifyitems ends the run.
+            config.stash[PROBLEM] = str(error)
+    return config.stash.get(CAMPAIGN, None)
 
 
-def conclude(row: Row) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "question" in metafunc.fixturenames:
+        running = _campaign(metafunc.config)
+        if running is None and PROBLEM not in metafunc.config.stash:
+            metafunc.config.stash[PROBLEM] = (
+                "the suite was not asked for by its path; run pytest, or pytest harness/suite"
+            )
+        questions = running.questions() if running else []
+        metafunc.parametrize("question", questions, ids=[question.id for question in questions])
+
+
+@pytest.fixture(scope="session")
+def campaign(pytestconfig: pytest.Config) -> "Campaign":
+    return pytestconfig.stash[CAMPAIGN]
+
+
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    if PROBLEM in config.stash:
+        raise pytest.UsageError(config.stash[PROBLEM])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    running = session.config.stash.get(CAMPAIGN, None)
+    if running is None:
+        return
+    if session.config.option.collectonly:
+        return
+    try:
+        running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--results={running.options.results}: {error.strerror}; give another folder"
+        ) from error
+    for question in running.questions():
+        if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
+            running.ask(question)
+    if running.all_absent and not running.options.allow_absent:
+        raise pytest.UsageError("; ".join(running.absences()))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    running = session.config.stash.get(CAMPAIGN, None)
+    if running is not None and exitstatus == pytest.ExitCode.INTERRUPTED:
+        session.exitstatus = 130
+    if running is not None and exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
+        nothing = not any(target.compared for target in running.targets)
+        wrong = nothing or bool(running.idle() or running.unmatched())
+        session.exitstatus = exit_status(bool(running.absences()), running.options.allow_absent, wrong)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    running = config.stash.get(CAMPAIGN, None)
+    if running is None or not running.rows:
+        return
+    from reports import matrix
+
+    terminalreporter.section("compatibility matrix")
+    terminalreporter.write_line(matrix.terminal(matrix.build(running.rows)))
+    terminalreporter.section("conformance")
+    for line in [*running.totals(), matrix.write_page(running.options.results)]:
+        terminalreporter.write_line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if CAMPAIGN in config.stash:
+        config.stash[CAMPAIGN].close()
+    elif LAUNCH in config.stash:
+        config.stash[LAUNCH].stop()
+
+
+def conclude(row: "Row") -> None:
     """Tell pytest: return, skip, xfail, or fail with the explanation."""
+    from harness.failure import describe
+    from harness.judge import verdict
+
     outcome = verdict.STATUSES[row.status].outcome
     if outcome == "skip":
         pytest.skip(" ".join(word for word in (row.status, row.kind, row.message) if word))
     if outcome == "xfail":
         pytest.xfail(row.detail["expected"]["reason"])
     if outcome == "fail":
-        pytest.fail(explain(row), pytrace=False)
+        pytest.fail(describe(row), pytrace=False)
 
 
 def exit_status(absent: bool, allowed: bool, wrong: bool) -> int:

@@ -5,9 +5,7 @@ import itertools
 import json
 import math
 import os
-import platform
 import re
-import socket
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -105,7 +103,7 @@ def from_dict(values: Dict[str, Any]) -> Row:
 
 def box_name() -> str:
     """This box in a file name's characters."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname() or platform.node()).strip("-") or "box"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", os.uname().nodename).strip("-") or "box"
 
 
 class Writer:

@@ -1,5 +1,6 @@
 """Comparison of a forced replay with the golden trace, step by step, in one pass over each array."""
 
+from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -167,9 +168,15 @@ def describe(values: np.ndarray, golden: np.ndarray) -> str:
     return f"[{place}] is {values.flat[worst]:.7g}, PyTorch has {golden.flat[worst]:.7g}"
 
 
+@lru_cache(maxsize=None)
+def dtype_name(dtype: np.dtype) -> str:
+    """The dtype's name, which numpy spells anew each time that it is asked."""
+    return dtype.name
+
+
 def shape_problem(name: str, array: np.ndarray, dtype: str, shape: Tuple[int, ...]) -> Optional[str]:
     """Why an output is not what was declared: dtype, rank, then size. None when it is."""
-    if array.dtype.name != dtype:
+    if dtype_name(array.dtype) != dtype:
         return f"{name} is {array.dtype.name}, expected {dtype}"
     if array.ndim != len(shape):
         return f"{name} has rank {array.ndim} {list(array.shape)}, expected {len(shape)} {list(shape)}"

@@ -1,8 +1,6 @@
 """What a decode costs, and whether its memory grows. One worker runs at a time, or these figures mean nothing."""
 
 import os
-import resource
-import sys
 import time
 from typing import List, Mapping
 
@@ -11,8 +9,8 @@ import numpy as np
 from backends.contract import Backend, Program
 from harness.bundle import Batch
 from harness.replay.decoder import Decoder, Stopped
-from harness.replay.host import resident
 from harness.replay.job import Job, compile_parts
+from harness.replay.memory import peak, resident
 from harness.rows import Row
 
 REPEATS = 6
@@ -47,9 +45,7 @@ def measure_cost(backend: Backend, job: Job) -> Row:
         "step_p50_seconds": p50,
         "step_p95_seconds": p95,
         "tokens_per_second": sum(batch.steps) / sum(seconds),
-        # ru_maxrss is in KiB on Linux, in bytes on macOS.
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        * (1 if sys.platform == "darwin" else 1024),
+        "peak_memory_bytes": peak(),
         "repeat_memory_bytes": memory,
         "threads": job.options.get("threads", 0) or os.cpu_count(),
         "cpu": cpu_flags(),

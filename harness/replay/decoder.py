@@ -9,6 +9,7 @@ import numpy as np
 
 from backends.contract import Part, Program, StageError
 from harness.bundle import Dims, Graph, kv_of
+from harness.judge.compare import dtype_name
 
 
 class ContractError(Exception):
@@ -36,7 +37,7 @@ def check_feeds(part: Part, feeds: Mapping[str, np.ndarray]) -> None:
     for name, array in feeds.items():
         port = declared[name]
         cache = kv_of(name) is not None
-        if array.dtype.name != port.dtype:
+        if dtype_name(array.dtype) != port.dtype:
             problem = f"is {array.dtype.name}, the graph declares {port.dtype}"
         elif array.ndim != len(port.shape):
             problem = f"has rank {array.ndim}, the graph declares {len(port.shape)}"

@@ -9,10 +9,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from backends.contract import Probe
 from harness.replay import select
+from harness.replay.memory import resident
 from harness.rows import Row, from_dict
 
 TICK = 0.2
@@ -213,12 +214,3 @@ class Worker:
             pass
         process.wait()
         self._log.close()
-
-
-def resident(pid: Union[int, str]) -> int:
-    """Bytes of memory that a process holds, by id or ``self``; 0 where the system does not say."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0

@@ -287,10 +287,14 @@ class TraceJudge:
         return row
 
     def saved(self) -> Dict[str, np.ndarray]:
-        """The sidecar's arrays: per-step gaps and floors of each tensor, with the row and step of each entry."""
-        arrays: Dict[str, np.ndarray] = {"steps": self.golden.steps, "places": self.golden.places}
+        """The sidecar's arrays, for plots: float32 gaps and floors of each tensor, int32 row and step of each entry."""
+        arrays: Dict[str, np.ndarray] = {
+            "steps": self.golden.steps.astype(np.int32),
+            "places": self.golden.places.astype(np.int32),
+        }
         for name, series in self.series.items():
-            arrays[f"{name}.gap"], arrays[f"{name}.floor"] = series.gap, np.asarray(series.floor)
+            arrays[f"{name}.gap"] = series.gap.astype(np.float32)
+            arrays[f"{name}.floor"] = np.asarray(series.floor, np.float32)
         return arrays
 
 
