@@ -83,6 +83,9 @@ class _Program(contract.Program):
         except Exception as error:
             raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
 
+    def close(self) -> None:
+        del self.session
+
     def placement(self) -> contract.Placement:
         providers = self.session.get_providers()
         device = "cpu" if providers == ["CPUExecutionProvider"] else ",".join(providers)

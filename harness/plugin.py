@@ -6,6 +6,7 @@ what the host needs after that is imported where it is used, for the same reason
 """
 
 import argparse
+import gc
 import math
 import os
 from pathlib import Path
@@ -215,6 +216,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[CAMPAIGN].close()
     elif LAUNCH in config.stash:
         config.stash[LAUNCH].stop()
+    if LAUNCH in config.stash:
+        gc.freeze()  # else pytest and Python look through all that was imported twice more, a tenth of a short run
 
 
 def conclude(row: "Row") -> None:

@@ -44,6 +44,8 @@ class Series:
         self.columns: Optional[np.ndarray] = None  # and where that vector is not zero
         self.whole_row_nan = False
         self._offset: Optional[np.ndarray] = None
+        # Fresh memory for each step's differences would cost ten times what the differences do.
+        self._scratch = np.empty(0)
         self.misses: List[Miss] = []
 
     def add(self, start: int, values: np.ndarray, count: int) -> None:
@@ -53,8 +55,12 @@ class Series:
         if values.shape != golden.shape:
             self._miss(start, "shape", np.inf, f"shape {list(values.shape)}, expected {list(golden.shape)}")
             return
+        if self._scratch.size < values.size:
+            self._scratch = np.empty(values.size)
+        apart = self._scratch[: values.size].reshape(values.shape)
         with np.errstate(invalid="ignore"):
-            gap = np.abs(values - golden).reshape(len(values), -1).max(axis=1)
+            np.abs(np.subtract(values, golden, out=apart), out=apart)
+        gap = apart.reshape(len(values), -1).max(axis=1)
         if not np.isfinite(gap).all():
             gap = careful_gap(values, golden)
         self.gap[start:stop] = gap

@@ -114,9 +114,8 @@ def _after_load(
             yield blame.lay(blame.tally.row())
     if "placement" in asked:
         yield judge_placement(probe, programs)
-    for program in programs.values():
-        program.close()
-    programs.clear()  # and with it the memory of runtimes that free a program with its last reference
+    while programs:  # popped: some runtimes free a program with its last reference
+        programs.popitem()[1].close()
     if "invariance" in asked:
         yield blame.lay(judge_invariance(backend, job))
     if "cost" in asked:

@@ -10,6 +10,9 @@ from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, one_line
 from harness.replay.trace import TraceJudge
 
+RELEASE = 8
+"""Steps after which the golden's pages go back: a step is not looked at again, and at opus-mt's size it is 6 MB."""
+
 
 def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> TraceJudge:
     """Feed the golden's tokens; the runtime keeps its own cache. Nothing has run on these programs before.
@@ -19,7 +22,6 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
     judge = TraceJudge(job.golden, job.graph, thorough)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
     for batch in job.golden.batches:
-        job.bundle.release()  # a batch's golden is not looked at again, and at opus-mt's size it is a hundred megabytes
         step = -1
         try:
             began = time.perf_counter()
@@ -29,6 +31,8 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
             fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
             for step in range(batch.tokens.shape[1]):
                 job.beat()
+                if step % RELEASE == 0:
+                    job.bundle.release()
                 part, past = decoder.part(), decoder.cache()
                 began = time.perf_counter()
                 outputs = decoder.step(fed)
@@ -40,4 +44,5 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
         except StageError as error:
             where = "in the encoder" if step < 0 else f"at step {step}"
             judge.stopped(batch, step, error.kind, f"refused {where}: {one_line(error.message)}")
+    judge.let_go()
     return judge
