@@ -1,4 +1,4 @@
-"""``conform``: record a bundle, see the backends of this box, merge rows into a matrix, explain a cell."""
+"""``conform``: record a bundle, see and make what can run on this box, merge rows into a matrix, explain a cell."""
 
 import argparse
 import os
@@ -78,6 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument("--out", type=Path, help="file to write (default: standard output)")
     matrix.add_argument(
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
+    )
+
+    envs = command(
+        "envs", _envs, "make, list and remove the environments of other runtime versions, which NAME@VERSION runs in",
+        "conform envs create ort@1.10 openvino@2022.3; pytest --backend=ort@1.10,openvino@2022.3",
+    )  # fmt: skip
+    envs.add_argument("action", choices=["create", "list", "remove"])
+    envs.add_argument(
+        "names", nargs="*", help="NAME@VERSION, NAME@all or all, of backends/envs.toml (list: default all)"
     )
 
     explain = command(
@@ -185,6 +194,44 @@ def _backends(options: argparse.Namespace) -> int:
     headers = ["backend", "here", "version", "device", "depth", "why not, what to do"]
     print(tabulate(table, headers=headers, maxcolwidths=[None] * 5 + [28]))
     return 0
+
+
+def _envs(options: argparse.Namespace) -> int:
+    from tabulate import tabulate
+    from tqdm import tqdm
+
+    from harness import envs
+    from harness.replay.select import UnknownBackend
+
+    if not options.names and options.action != "list":
+        raise BadInput(f"conform envs {options.action}: name what to {options.action}, e.g. ort@1.10, or all")
+    try:
+        entries = list(dict.fromkeys(entry for name in options.names or ["all"] for entry in envs.matching(name)))
+    except UnknownBackend as error:
+        raise BadInput(str(error)) from error
+    if options.action == "list":
+        table = [
+            [
+                entry.name,
+                entry.python,
+                " ".join(entry.pins),
+                f"{envs.size(entry) / 2**20:.0f} MB" if entry.made else "-",
+            ]
+            for entry in entries
+        ]
+        print(tabulate(table, headers=["environment", "Python", "pins", "made"], disable_numparse=True))
+        return 0
+    failed = False
+    for entry in tqdm(entries, options.action, unit="env", disable=len(entries) < 2 or None):
+        if options.action == "remove":
+            tqdm.write(f"{entry.name}: {'removed' if envs.remove(entry) else 'was not here'}")
+            continue
+        try:
+            tqdm.write(envs.create(entry))
+        except envs.EnvError as error:
+            failed = True
+            tqdm.write(f"{error}; it stays ABSENT")
+    return int(failed)
 
 
 def _matrix(options: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """The host's side of isolation: one worker process a backend, whose death, hang or hunger becomes rows."""
 
+import contextlib
 import json
 import os
 import select as io_select
@@ -190,6 +191,13 @@ class Worker:
         self._log.seek(max(0, size - TAIL))
         text: str = self._log.read().decode("utf-8", "replace")
         return text
+
+    def kill(self) -> None:
+        """End the process at once, from another thread than the one that reads its answers."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the worker and everything it started."""

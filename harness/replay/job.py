@@ -1,6 +1,7 @@
 """What a worker is asked to do with one graph, and what every check of it needs."""
 
 import os
+import re
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -52,6 +53,15 @@ def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
     return programs
 
 
+NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Failed to load model with error: "
+    r"|Exception from \S+:\d+:\s*|Check '.*?' failed at \S+:\d+:\s*"
+    r"|ONNX Runtime only \*guarantees\* .*? versions\. |The operator schemas and or .*? compatibility\. "
+    r"|\S+\.(?:cc|cpp|h|hpp):\d+ .*?\) (?=[A-Z])"  # source line and the signature that follows it
+)
+"""What C++ runtimes put before what they have to say: it differs from file to file and build to build."""
+
+
 def one_line(text: str) -> str:
-    """A message on one line, cut to what a table can hold."""
-    return " ".join(text.split())[:300]
+    """A message on one line: what it says, without where in the runtime's source, cut to what a table can hold."""
+    return NOISE.sub("", " ".join(text.split()))[:300]
