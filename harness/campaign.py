@@ -290,6 +290,17 @@ class Campaign:
             words.append(f"--backend-python={shlex.quote(self.options.python)}")
         return " ".join([*words, f"--opset={graph.opset}", f"--layout={graph.layout}", f"-k {check}"])
 
+    def progress(self, last: Question) -> str:
+        """Where the run stands now that all of a backend, or all costs of it, has been asked: for a line of the terminal."""
+        if last.check == "cost":
+            return f"{last.target.selector.text}: costs measured"
+        with self._lock:
+            counts = Counter(_seen(row) for row in self.rows if row.backend == last.target.selector.name
+                             and (not last.target.probe or row.version == last.target.probe.version))  # fmt: skip
+            left = sum(len(checks - set(self._answers.get(cell, ()))) for cell, checks in self._asked.items())
+        words = ", ".join(f"{counts[status]} {status}" for status in verdict.SEVERITY if counts[status])
+        return f"{last.target.selector.text}: {words}; {left} answers to come"
+
     @property
     def all_absent(self) -> bool:
         return all(target.found.absent for target in self.targets)

@@ -242,12 +242,22 @@ def _matrix(options: argparse.Namespace) -> int:
     rows = complete(options.results, options.bundle or EMBEDDED)
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
-    page = matrix.FORMATS[options.format](matrix.build(rows))
+    made = matrix.build(rows)
+    if options.format == "md" and options.out:
+        page = matrix.markdown(made, _links(options.results, options.out))
+    else:
+        page = matrix.FORMATS[options.format](made)
     if options.out:
         options.out.write_text(page, encoding="utf-8")
     else:
         print(page, end="" if page.endswith("\n") else "\n")
     return 0
+
+
+def _links(places: Sequence[Path], page: Path) -> dict[str, str]:
+    """Where each run's rows lie, as seen from the page."""
+    files = [path for place in places for path in (place.glob("*.jsonl") if place.is_dir() else [place])]
+    return {path.stem: Path(os.path.relpath(path, page.parent)).as_posix() for path in files}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
 
 if TYPE_CHECKING:
-    from harness.campaign import Campaign
+    from harness.campaign import Campaign, Question
     from harness.rows import Row
 
 SUITE = Path(ROOT) / "harness" / "suite"
@@ -176,7 +176,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     try:
-        running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
+        running.only(filter(None, map(_question, session.items)))
     except OSError as error:
         raise pytest.UsageError(
             f"--results={running.options.results}: {error.strerror}; give another folder"
@@ -186,6 +186,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             running.ask(question)
     if running.all_absent and not running.options.allow_absent:
         raise pytest.UsageError("; ".join(running.absences()))
+
+
+def _question(item: pytest.Item | None) -> "Question | None":
+    """What an item of the suite asks; None for any other test."""
+    return item.callspec.params.get("question") if hasattr(item, "callspec") else None
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    running = item.config.stash.get(CAMPAIGN, None)
+    done, coming = _question(item), _question(nextitem)
+    if running is None or done is None or not running.side_by_side or item.config.option.verbose < 0:
+        return
+    if coming is None or (done.target, done.check == "cost") != (coming.target, coming.check == "cost"):
+        item.config.pluginmanager.getplugin("terminalreporter").write_line(f" {running.progress(done)}")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

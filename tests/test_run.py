@@ -76,7 +76,7 @@ def test_ort_passes_and_shows_the_matrix(ort_run: Any, valid: Any) -> None:
     assert re.search(r"opset +ort@[\d.]+\n +split +unified\n[- ]+\n +17 +✅ +✅\n", done.stdout)
     assert "20 PASS" in done.stdout
     page = (results / "matrix.md").read_text(encoding="utf-8")
-    assert re.search(r"\| +17 \| ✅ +\| ✅ +\|", page)
+    assert re.search(r"\| 17 +\| \[✅\]\(.*\.jsonl\) +\|", page)
 
 
 def test_sidecar_files_hold_the_gaps_of_every_step(ort_run: Any) -> None:
@@ -420,8 +420,8 @@ def test_matrix_page_keeps_earlier_runs(tmp_path: Path) -> None:
     for opset in (16, 17):
         assert helpers.conformance(tmp_path, f"--opset={opset}", "--layout=unified", "-k", "kv_shape").returncode == 0
     page = (tmp_path / "matrix.md").read_text(encoding="utf-8")
-    assert re.search(r"\| +16 \| ◐", page)
-    assert re.search(r"\| +17 \| ◐", page)
+    assert re.search(r"\| 16 +\| \[◐\]", page)
+    assert re.search(r"\| 17 +\| \[◐\]", page)
 
 
 def test_a_damaged_rows_file_beside_does_not_lose_the_run(tmp_path: Path) -> None:

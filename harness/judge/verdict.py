@@ -6,6 +6,9 @@ STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
 
+OTHER_CHECKS = ("probe", "operator", "export")
+"""What rows answer beside the checks of a cell: whether a backend is here, node tests of an operator, an export."""
+
 
 class Word(NamedTuple):
     """What one status means outside: pytest's outcome (pass, fail, skip, xfail), matrix symbol, and the words."""
@@ -31,6 +34,7 @@ STATUSES: Dict[str, Word] = {
     "XPASS": Word("fail", "✅", "expected to fail, passed"),
 }
 MISSING = Word("skip", "·", "no row")
+RESTAMPED = Word("skip", "⚠️", "passes when re-stamped (IR)")
 PARTIAL = Word("pass", "◐", "what ran passed, not every check did")
 SEVERITY: List[str] = [status for status in STATUSES if status not in ("XFAIL", "XPASS")]
 

@@ -60,9 +60,13 @@ def _parts(job: Job, folder: str, stamp: int) -> Tuple[Part, ...]:
 
 def as_shipped(row: Row, refusal: StageError, stamp: int) -> Row:
     """The answer that a re-stamped graph gave, as one about the graph that was shipped: refused, and what would help."""
-    said = f"{one_line(refusal.message)}; re-stamped as IR {stamp}: {row.status}"
-    row.detail["restamped"] = {"ir": stamp, "status": row.status, "message": row.message}
-    row.knob = f"ir={stamp}" if row.status == "PASS" else ""
-    row.message = f"{said} {row.message}".strip()
-    row.status, row.stage, row.kind = "UNSUPPORTED", refusal.stage, "ir"
-    return row
+    seen = {"ir": stamp, "status": row.status, "message": row.message}
+    return replace(
+        row,
+        status="UNSUPPORTED",
+        stage=refusal.stage,
+        kind="ir",
+        knob=f"ir={stamp}" if row.status == "PASS" else "",
+        message=f"{one_line(refusal.message)}; re-stamped as IR {stamp}: {row.status} {row.message}".strip(),
+        detail={**row.detail, "restamped": seen},
+    )
