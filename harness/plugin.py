@@ -190,7 +190,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _question(item: pytest.Item | None) -> "Question | None":
     """What an item of the suite asks; None for any other test."""
-    return item.callspec.params.get("question") if hasattr(item, "callspec") else None
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("question") if callspec else None
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
