@@ -68,7 +68,7 @@ class Campaign:
             self._scorer = Scorer(self.bundle)
             for selector, worker in zip(launch.selectors, launch.workers, strict=True):
                 expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
-                target = Target(selector, worker, _version(selector, worker.probe()), expected)
+                target = Target(selector, worker, as_asked(selector, worker.probe()), expected)
                 if target.probe and any(one.probe and one.selector.name == selector.name for one in self.targets):
                     worker.stop()  # asked for twice, by name and by the version that is here
                 else:
@@ -151,7 +151,7 @@ class Campaign:
     def _cell(self, question: Question, wanted: list[str]) -> Iterator[Row]:
         target, graph = question.target, question.graph
         if graph is None:
-            yield self._record(_not_here(target), target, None)
+            yield self._record(not_here(target.selector, target.found), target, None)
             return
         artifact = preflight.check(self.bundle, graph)
         if "artifact" in wanted:
@@ -282,7 +282,7 @@ class Campaign:
             self.writer.close(finished)
 
 
-def _version(selector: select.Selector, found: Found) -> Found:
+def as_asked(selector: select.Selector, found: Found) -> Found:
     """A version that was asked for and is not the one found is absent."""
     if found.probe is None or selector.version is None:
         return found
@@ -292,10 +292,10 @@ def _version(selector: select.Selector, found: Found) -> Found:
     return Found(absent={"reason": reason, "remedy": "give the interpreter that has it with --backend-python"})
 
 
-def _not_here(target: Target) -> Row:
-    if target.found.absent:
-        absent = target.found.absent
-        said = f"{absent['reason']}; {absent['remedy']}"
-        return Row("probe", "ABSENT", "probe", message=said, version=target.selector.version or "")
-    assert target.found.failure is not None
-    return target.found.failure
+def not_here(selector: select.Selector, found: Found) -> Row:
+    """The one row of a backend that cannot be asked anything."""
+    if found.absent:
+        said = f"{found.absent['reason']}; {found.absent['remedy']}"
+        return Row("probe", "ABSENT", "probe", message=said, version=selector.version or "")
+    assert found.failure is not None
+    return found.failure

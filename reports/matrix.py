@@ -90,7 +90,8 @@ def build(rows: Iterable[Row]) -> Matrix:
             by_cell.setdefault((row.cell, row.box, row.bundle), []).append(row)
         else:
             absent.append(row)
-    boxes, bundles = ({place[number] for place in by_cell} for number in (1, 2))
+    # Rows of operators are of no bundle.
+    boxes, bundles = ({place[number] for place in by_cell} - {""} for number in (1, 2))
     entries = {}
     for cell_rows in by_cell.values():
         first = cell_rows[0]
@@ -219,9 +220,10 @@ def _absences(matrix: Matrix) -> list[str]:
 
 
 def _facts(matrix: Matrix) -> list[str]:
-    bundles = sorted({entry.row.bundle for entry in matrix.entries.values()})
+    bundles = sorted({entry.row.bundle for entry in matrix.entries.values()} - {""})
     last = max((entry.row.time for entry in matrix.entries.values()), default="never")
-    return [f"bundle {', '.join(bundles)} · last run {last}"] if bundles else []
+    facts = [f"bundle {', '.join(bundles)}"] * bool(bundles) + [f"last run {last}"]
+    return [" · ".join(facts)] if matrix.entries else []
 
 
 def records(matrix: Matrix) -> list[dict[str, object]]:
