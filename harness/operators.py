@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from backends.contract import Probe
 from harness import preflight
 from harness.bundle import Bundle
 from harness.campaign import as_asked, not_here
@@ -122,22 +121,25 @@ class Columns:
         if found.probe is None:
             self._unavailable(selector, found)
             return
-        jobs = [
-            (str(_cell(selector.name, found.probe, operator, opset)), operator, opset)
+        cells = [
+            Cell(
+                selector.name, found.probe.version, found.probe.device, EXPORTER, operator, found.probe.precision, opset
+            )
             for operator in self.wish.operators
             for opset in self.wish.opsets
             if self.tests.tests(operator, opset)
         ]
-        missing = [job for job in jobs if (job[0], box_name()) not in self._known]
+        missing = [cell for cell in cells if (str(cell), box_name()) not in self._known]
         name = f"{selector.name}@{found.probe.version}"
-        self.say(f"{name}: {len(missing)} rows to run, {len(jobs) - len(missing)} known (--again runs those too)")
+        self.say(f"{name}: {len(missing)} rows to run, {len(cells) - len(missing)} known (--again runs those too)")
         told = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            for number, (_, operator, opset) in enumerate(missing):
+            for number, cell in enumerate(missing):
                 if time.monotonic() - told > TOLD:
                     told = time.monotonic()
-                    self.say(f"{name}: {number} of {len(missing)} rows, {operator} at opset {opset} next")
-                self._run(selector, found.probe, worker, operator, opset, folder)
+                    self.say(f"{name}: {number} of {len(missing)} rows, {cell.layout} at opset {cell.opset} next")
+                self._run(selector, worker, cell, folder)
+                self._known.add((str(cell), box_name()))
 
     def _unavailable(self, selector: select.Selector, found: Found) -> None:
         """Nothing to run it on. Asked for by name, that is an answer; known from rows of another box, it is a remark."""
@@ -149,29 +151,14 @@ class Columns:
             row.command = self._command(selector.text)
             self.writer.write(row)
 
-    def _run(
-        self, selector: select.Selector, probe: Probe, worker: Worker, operator: str, opset: int, folder: str
-    ) -> None:
+    def _run(self, selector: select.Selector, worker: Worker, cell: Cell, folder: str) -> None:
         began = time.perf_counter()
-        tests = self.tests.tests(operator, opset)
-        row = conclude(tests, [self._answer(worker, test, opset, folder) for test in tests])
+        tests = self.tests.tests(cell.layout, cell.opset)
+        row = conclude(tests, [self._answer(worker, test, cell.opset, folder) for test in tests])
         row.seconds = round(time.perf_counter() - began, 4)
         row.detail["collection"] = self.tests.name
-        cell = _cell(selector.name, probe, operator, opset)
-        row.backend, row.runtime, row.version, row.device = (
-            cell.backend,
-            cell.backend.split(":")[0],
-            cell.version,
-            cell.device,
-        )
-        row.exporter, row.layout, row.precision, row.opset, row.cell = (
-            EXPORTER,
-            operator,
-            cell.precision,
-            opset,
-            str(cell),
-        )
-        row.command = f"{self._command(selector.text, operator)} --opset={opset} --again"
+        vars(row).update(cell._asdict(), runtime=cell.backend.split(":")[0], cell=str(cell))
+        row.command = f"{self._command(selector.text, cell.layout)} --opset={cell.opset} --again"
         self.writer.write(row)
 
     def _answer(self, worker: Worker, test: NodeTest, opset: int, folder: str) -> Row:
@@ -190,10 +177,6 @@ class Columns:
             worker.stop()
         if "writer" in vars(self):
             self.writer.close(self._finished)
-
-
-def _cell(backend: str, probe: Probe, operator: str, opset: int) -> Cell:
-    return Cell(backend, probe.version, probe.device, EXPORTER, operator, probe.precision, opset)
 
 
 def conclude(tests: Sequence[NodeTest], answers: Sequence[Row]) -> Row:
@@ -229,7 +212,7 @@ def conclude(tests: Sequence[NodeTest], answers: Sequence[Row]) -> Row:
 
 
 def _numbers(answers: Sequence[Row], exotic: Mapping[str, list[str]]) -> str:
-    """``1 of 34 node tests wrong as shipped, 2 refused, 2 of those with dtypes that no test passes with (bfloat16)``."""
+    """``1 of 34 node tests wrong as shipped, 2 refused, all of those with dtypes that no test passes with (bfloat16)``."""
     counts = Counter(answer.status for answer in answers)
     said = [
         f"{counts[one]} {verdict.STATUSES[one].meaning}" for one in verdict.SEVERITY if counts[one] and one != "PASS"
@@ -238,10 +221,12 @@ def _numbers(answers: Sequence[Row], exotic: Mapping[str, list[str]]) -> str:
     said[0] = f"{number} of {len(answers)} node tests {meaning}"
     dtypes = sorted({dtype for found in exotic.values() for dtype in found})
     if dtypes:
+        those = sum(map(bool, exotic.values()))
         more = f" and {len(dtypes) - 3} more" if len(dtypes) > 4 else ""
         named = ", ".join(dtypes[:3] if more else dtypes) + more
-        those = sum(map(bool, exotic.values()))
-        said.append(f"{those} of those with dtypes that no test passes with ({named})")
+        said.append(
+            f"{'all' if those == len(exotic) else those} of those with dtypes that no test passes with ({named})"
+        )
     return ", ".join(said)
 
 
