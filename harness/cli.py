@@ -260,6 +260,8 @@ def _operators(options: argparse.Namespace) -> int:
         raise BadInput("no rows of these operators, and no runtime of RESULTS is here; name one with --backend")
     for line in operators.gaps(tests, wanted, opsets):
         say(f"note: {line}")
+    if columns.wrote:
+        say(matrix.write_page(options.results[0]))
     _show(matrix.FORMATS[options.format](matrix.build(rows)), options.out)
     return int(bool(columns.idle))
 

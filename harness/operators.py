@@ -99,6 +99,11 @@ class Columns:
         asked = {"operators": list(wish.operators), "opsets": list(wish.opsets), "backends": list(wish.backends)}
         return Writer(str(wish.results[0]), {**asked, "collection": self.tests.name})
 
+    @property
+    def wrote(self) -> bool:
+        """Whether a rows file was added to the first of the results."""
+        return "writer" in vars(self)
+
     def fill(self) -> None:
         """Run what is missing, runtime after runtime. Raises UnknownBackend for one that was asked for."""
         for text in self.selectors:
@@ -175,7 +180,7 @@ class Columns:
         """End the workers; the run counts as finished when ``fill`` came to its end."""
         for worker in self._workers.values():
             worker.stop()
-        if "writer" in vars(self):
+        if self.wrote:
             self.writer.close(self._finished)
 
 
@@ -207,7 +212,8 @@ def conclude(tests: Sequence[NodeTest], answers: Sequence[Row]) -> Row:
     test, answer = (plain or deciding)[0]
     row.stage, row.kind = answer.stage, answer.kind if plain else "dtype"
     row.message = one_line(f"{_numbers(answers, exotic)}: {test.name}: {answer.message}")
-    row.detail.update(said for said in answer.detail.items() if said[0] == "said")
+    if "said" in answer.detail:
+        row.detail["said"] = answer.detail["said"]
     return row
 
 

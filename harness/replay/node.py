@@ -25,10 +25,12 @@ def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
     except StageError as error:
         status = verdict.of_refusal(error.stage, error.kind)
         row = Row("operator", status, error.stage, error.kind, message=error.message)
+        row.detail["said"] = error.message[-4000:]
     except Exception as error:  # noqa: BLE001 - it must become a row
         traceback.print_exc()
         words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
         row = Row("operator", "ERROR", "run", "other", message=words)
+        row.detail["said"] = traceback.format_exc()[-4000:]
     # The stamped copy lies in a folder of a moment: its path would make one refusal look like many.
     row.message = one_line(row.message.replace(test["model"], f"{test['name']}.onnx"))
     return row
