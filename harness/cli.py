@@ -236,7 +236,7 @@ def _operators(options: argparse.Namespace) -> int:
     wanted = list(dict.fromkeys([name for name in named if name != "graph"] + used))
     if not wanted:
         raise BadInput("--ops= names no operator; give some, e.g. --ops=GatherElements, or --ops=graph")
-    tests = node_tests.collection(wanted)
+    tests = node_tests.collection(wanted, say)
     for name in named:
         if name not in (*tests.operators, *used, "graph"):
             near = difflib.get_close_matches(name, tests.operators, n=1, cutoff=0.5)

@@ -22,7 +22,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -97,19 +97,21 @@ def _read(folder: Path) -> list[NodeTest]:
     ]
 
 
-def collection(operators: Iterable[str]) -> Collection:
-    """The installed onnx's tests of these operators, from the cache where they are in it. A name without tests is left
-    out; ``Collection.operators`` lists those that have some. Raises OSError when the cache cannot be written or read."""
+def collection(operators: Iterable[str], say: Callable[[str], object] = lambda line: None) -> Collection:
+    """The installed onnx's tests of these operators, from the cache where they are in it; ``say`` is told where they are
+    not. A name without tests is left out; ``Collection.operators`` lists those that have some.
+
+    Raises OSError when the cache cannot be written or read.
+    """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-conformance"
     version = metadata.version("onnx")
     folder = root / f"node-tests-{FORMAT}-onnx-{version}"
     wanted = set(operators)
-    if not (folder / ABOUT).is_file():
-        _prepare(folder, f"onnx {version}, format {FORMAT}", wanted)
-    found = Collection(folder, ())
-    missing = {name for name in wanted & set(found.operators) if not (folder / name).is_dir()}
-    if missing:
-        _prepare(folder, found.name, missing)
+    known = set(Collection(folder, ()).operators) if (folder / ABOUT).is_file() else wanted
+    missing = {operator for operator in wanted & known if not (folder / operator).is_dir()}
+    if missing or not (folder / ABOUT).is_file():
+        say(f"preparing ONNX's node tests of {len(missing)} operators, once; they are kept in {folder}")
+        _prepare(folder, f"onnx {version}, format {FORMAT}", missing)
     return Collection(folder, wanted)
 
 
@@ -141,20 +143,21 @@ def _prepare(folder: Path, name: str, operators: Container[str]) -> None:
 def _keep(place: Path, cases: list[Any], irs: dict[int, int]) -> None:
     """Write one operator's tests; the folder gets its name when it is complete."""
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=place.parent))
-    tests = []
-    for case in cases:
-        test = _test(case, irs)
-        if test.opsets:
-            tests.append(test)
-        if test.opsets and not test.lacks:
-            _write(draft, case)
-    (draft / INDEX).write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
     try:
+        tests = []
+        for case in cases:
+            test = _test(case, irs)
+            if test.opsets:
+                tests.append(test)
+            if test.opsets and not test.lacks:
+                _write(draft, case)
+        (draft / INDEX).write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
         draft.rename(place)
     except OSError:
-        shutil.rmtree(draft)
         if not place.is_dir():  # else another process was faster
             raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _stamp(model: Any, opset: int, ir: int) -> None:
