@@ -241,7 +241,7 @@ def _operators(options: argparse.Namespace) -> int:
         if name not in (*tests.operators, *used, "graph"):
             near = difflib.get_close_matches(name, tests.operators, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise BadInput(f"--ops: ONNX ({tests.name}) has no node test of {name!r}{hint}")
+            raise BadInput(f"--ops: no node test of {name!r} in {tests.name}{hint}")
     opsets = [opset for opset in tests.opsets if options.opset is None or opset in options.opset]
     if not opsets:
         raise BadInput(f"--opset: {tests.name} has opsets {tests.opsets[0]}-{tests.opsets[-1]}")
