@@ -333,8 +333,9 @@ def test_graph_means_the_operators_of_the_bundle() -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("--ops=GatherElement", "--backend=ort"), "no node test of 'GatherElement'; did you mean GatherElements?"),
+        (("--ops=GatherElement", "--backend=ort"), "no node test of 'GatherElement' in onnx "),
         (("--ops=", "--backend=ort"), "--ops= names no operator"),
+        (("--ops=Pov", "--backend=ort"), "did you mean Pow?"),
         ((f"--ops={GATHER}", "--backend=orrt"), "did you mean 'ort'?"),
         ((f"--ops={GATHER}", "--backend=ort", "--opset=99"), "has opsets 9-"),
         ((f"--ops={GATHER}",), "cannot be read as rows"),
