@@ -87,7 +87,7 @@ class Campaign:
 
     def _add(self, selector: select.Selector, worker: Worker, found: Found) -> None:
         expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
-        target = Target(selector, worker, _version(selector, found), expected)
+        target = Target(selector, worker, as_asked(selector, found), expected)
         same = [one for one in self.targets if one.selector.name == selector.name and one.probe == target.probe]
         if target.probe and same:
             worker.stop()  # asked for twice, by name and by the version that is here
@@ -150,7 +150,7 @@ class Campaign:
     def ask(self, question: Question) -> Row:
         """The row that answers, as soon as it is there."""
         if question.graph is None and question.check not in self._answers.get(question.cell, {}):
-            self._record(_not_here(question.target), question.target, None)
+            self._record(not_here(question.target.selector, question.target.found), question.target, None)
         with self._lock:
             answers = self._answers.setdefault(question.cell, {})
             while question.check not in answers:
@@ -371,7 +371,7 @@ def _seen(row: Row) -> str:
     return str(row.detail.get("expected", {}).get("seen", row.status))
 
 
-def _version(selector: select.Selector, found: Found) -> Found:
+def as_asked(selector: select.Selector, found: Found) -> Found:
     """A version that was asked for and is not the one found is absent."""
     if found.probe is None or selector.version is None:
         return found
@@ -383,10 +383,10 @@ def _version(selector: select.Selector, found: Found) -> Found:
     return Found(absent={"reason": reason, "remedy": remedy})
 
 
-def _not_here(target: Target) -> Row:
-    if target.found.absent:
-        absent = target.found.absent
-        said = f"{absent['reason']}; {absent['remedy']}"
-        return Row("probe", "ABSENT", "probe", message=said, version=target.selector.version or "")
-    assert target.found.failure is not None
-    return target.found.failure
+def not_here(selector: select.Selector, found: Found) -> Row:
+    """The one row of a backend that cannot be asked anything."""
+    if found.absent:
+        said = f"{found.absent['reason']}; {found.absent['remedy']}"
+        return Row("probe", "ABSENT", "probe", message=said, version=selector.version or "")
+    assert found.failure is not None
+    return found.failure

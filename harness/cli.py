@@ -79,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument(
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
     )
+    matrix.add_argument(
+        "--ops",
+        help="show operators instead: names with commas, or graph for those of the bundle; runs what is missing",
+    )
+    matrix.add_argument("--backend", help="with --ops: these instead of the runtimes that RESULTS has rows of")
+    matrix.add_argument("--opset", type=span, help="with --ops: one opset or a range (default: 9 to the newest)")
+    matrix.add_argument("--again", action="store_true", help="with --ops: run what RESULTS already has, too")
 
     envs = command(
         "envs", _envs, "make, list and remove the environments of other runtime versions, which NAME@VERSION runs in",
@@ -239,6 +246,10 @@ def _matrix(options: argparse.Namespace) -> int:
     from harness.merge import complete, unanswered
     from reports import matrix
 
+    if options.ops is not None:
+        return _operators(options)
+    if options.backend or options.opset or options.again:
+        raise BadInput("--backend, --opset and --again say what --ops runs; add --ops=graph, or leave them out")
     rows = complete(options.results, options.bundle or EMBEDDED)
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
@@ -247,11 +258,64 @@ def _matrix(options: argparse.Namespace) -> int:
         page = matrix.markdown(made, _links(options.results, options.out))
     else:
         page = matrix.FORMATS[options.format](made)
-    if options.out:
-        options.out.write_text(page, encoding="utf-8")
+    _show(page, options.out)
+    return 0
+
+
+def _show(page: str, out: Path | None) -> None:
+    if out:
+        out.write_text(page, encoding="utf-8")
     else:
         print(page, end="" if page.endswith("\n") else "\n")
-    return 0
+
+
+def _operators(options: argparse.Namespace) -> int:
+    import difflib
+
+    from harness import node_tests, operators
+    from harness.launch import EMBEDDED
+    from harness.replay.select import UnknownBackend
+    from reports import matrix
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def names(text: str | None) -> list[str]:
+        return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+
+    named = names(options.ops)
+    used = operators.used_by(Bundle(str(options.bundle or EMBEDDED))) if "graph" in named else []
+    wanted = list(dict.fromkeys([name for name in named if name != "graph"] + used))
+    if not wanted:
+        raise BadInput("--ops= names no operator; give some, e.g. --ops=GatherElements, or --ops=graph")
+    tests = node_tests.collection(wanted, say)
+    for name in named:
+        if name not in (*tests.operators, *used, "graph"):
+            near = difflib.get_close_matches(name, tests.operators, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise BadInput(f"--ops: no node test of {name!r} in {tests.name}{hint}")
+    opsets = [opset for opset in tests.opsets if options.opset is None or opset in options.opset]
+    if not opsets:
+        raise BadInput(f"--opset: {tests.name} has opsets {tests.opsets[0]}-{tests.opsets[-1]}")
+    if options.results[0].is_file():
+        raise BadInput(f"{options.results[0]}: rows are added to the first of RESULTS; give a folder")
+    wish = operators.Wish(options.results, wanted, opsets, names(options.backend), options.again)
+    columns = operators.Columns(wish, tests, say)
+    try:
+        columns.fill()
+    except UnknownBackend as error:
+        raise BadInput(str(error)) from error
+    finally:
+        columns.close()
+    rows = operators.shown((row for _, row in read_all(options.results)), wish)
+    if not rows:
+        raise BadInput("no rows of these operators, and no runtime of RESULTS is here; name one with --backend")
+    for line in operators.gaps(tests, wanted, opsets):
+        say(f"note: {line}")
+    if columns.wrote:
+        say(matrix.write_page(options.results[0]))
+    _show(matrix.FORMATS[options.format](matrix.build(rows)), options.out)
+    return int(bool(columns.idle))
 
 
 def _links(places: Sequence[Path], page: Path) -> dict[str, str]:

@@ -127,7 +127,8 @@ def _kind_of_graph(row: Row) -> str:
 
 def _told(firsts: Sequence[Row]) -> Callable[[Row], str]:
     """What a column must say of itself beside runtime and version, given all that it stands beside."""
-    boxes, bundles = {row.box for row in firsts}, {row.bundle for row in firsts}
+    # Rows of operators and exports are of no bundle.
+    boxes, bundles = {row.box for row in firsts}, {row.bundle for row in firsts} - {""}
     devices: dict[tuple[str, str], set[str]] = {}
     precisions: dict[tuple[str, str], set[str]] = {}
     for row in firsts:

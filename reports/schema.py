@@ -20,7 +20,7 @@ CHOICES = {
 }
 
 SAYS = {
-    "check": "the question; probe is the one that a backend which is not here answers",
+    "check": "the question; probe: is the backend here; operator: ONNX's node tests; export: does a graph come to be",
     "status": "the answer",
     "stage": "how far it came",
     "kind": "what sort of refusal or death, or what the failure's pattern looks like",

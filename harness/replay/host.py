@@ -105,15 +105,24 @@ class Worker:
         )
 
     def replay(self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any]) -> Iterator[Row]:
-        """The rows of one cell as they come. When the worker dies, the checks not yet answered say how; the next call
-        starts a new one."""
+        """The rows of one cell as they come."""
+        return self._ask({"graph": graph, "checks": list(checks), "series": series, "options": options}, checks)
+
+    def run_test(self, test: Dict[str, str]) -> Row:
+        """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""
+        (row,) = self._ask({"test": test}, ["operator"])
+        return row
+
+    def _ask(self, request: Dict[str, Any], checks: Sequence[str]) -> Iterator[Row]:
+        """The rows that answer. When the worker dies, the checks not yet answered say how; the next call starts a new
+        one."""
         left: List[str] = list(checks)
         finished = False
         try:
             if self._process is None:
                 self.start()
                 self._read()
-            self._send({"graph": graph, "checks": left, "series": series, "options": options})
+            self._send(request)
             while True:
                 said = self._read()
                 if "done" in said:
