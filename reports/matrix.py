@@ -170,10 +170,14 @@ def reason(entry: Entry) -> str:
     kind = f"{row.kind}: " if row.status == "UNSUPPORTED" else ""
     said = row.message if row.step is None or not expected else ""
     if row.status == "UNSUPPORTED":
-        # A refusal names the graph's own opset: one refusal, one footnote.
-        said = re.sub(rf"\b([Oo]pset) {row.opset}\b", r"\1 N", said)
         return f"refused: {kind}{said}{knob}"
     return f"{row.check} {entry.status}{where}{knob}{': ' if said else ''}{said}{expected}"
+
+
+def _in_common(texts: Sequence[str]) -> str:
+    """One text for several that differ in some words: those are left out."""
+    words = [set(column) for column in zip(*(text.split(" ") for text in texts), strict=True)]
+    return " ".join(word.pop() if len(word) == 1 else "…" for word in words)
 
 
 class _Head(NamedTuple):
@@ -197,13 +201,19 @@ class _Page:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        said: dict[str, list[str]] = {}
         numbers: dict[str, int] = {}
         for column in self.matrix.columns:
             for line in self.matrix.lines:
                 entry = self.matrix.entries.get((line, column))
                 if entry and entry.status != "PASS":
-                    self.marks[(line, column)] = f"[{numbers.setdefault(reason(entry), len(numbers) + 1)}]"
-        self.notes = [f"[{number}] {text}" for text, number in numbers.items()]
+                    text = reason(entry)
+                    # A refusal, or a node test, is the same one whatever numbers it names; a wrong cell's step matters.
+                    same = entry.status == "UNSUPPORTED" or entry.row.check == "operator"
+                    key = re.sub(r"[-+]?\d[\w.+-]*", "#", text) if same else text
+                    said.setdefault(key, []).append(text)
+                    self.marks[(line, column)] = f"[{numbers.setdefault(key, len(numbers) + 1)}]"
+        self.notes = [f"[{numbers[key]}] {_in_common(texts)}" for key, texts in said.items()]
 
     def cell(self, line: Line, column: Column) -> str:
         entry = self.matrix.entries.get((line, column))
