@@ -4,7 +4,7 @@ import os
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from harness import expectations, preflight
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
 from harness.launch import EMBEDDED, Launch, cores
+from harness.outcome import Outcome
 from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
@@ -145,12 +146,16 @@ class Campaign:
             self._asked.setdefault(question.cell, set()).add(question.check)
         if self._asked and self.writer.resumed:
             self._take_up(read(self.writer.path))
-        self._conductor.start()
+        if not self.options.shared:
+            self._conductor.start()
 
     def ask(self, question: Question) -> Row:
         """The row that answers, as soon as it is there."""
         if question.graph is None and question.check not in self._answers.get(question.cell, {}):
             self._record(not_here(question.target.selector, question.target.found), question.target, None)
+        elif self.options.shared and question.graph is not None:
+            # Which cells are asked here, and which elsewhere, shows as they are asked.
+            self._run(question.target, set(verdict.CHECKS), [question.graph])
         with self._lock:
             answers = self._answers.setdefault(question.cell, {})
             while question.check not in answers:
@@ -169,18 +174,18 @@ class Campaign:
             numeric = set(verdict.CHECKS) - ({"cost"} if self.side_by_side else set())
             here = [target for target in self.targets if target.probe]
             with ThreadPoolExecutor(cores()) as pool:
-                for done in [pool.submit(self._run, target, numeric) for target in here]:
+                for done in [pool.submit(self._run, target, numeric, self.graphs) for target in here]:
                     done.result()
             for target in here:
-                self._run(target, {"cost"})
+                self._run(target, {"cost"}, self.graphs)
         except BaseException as error:  # noqa: BLE001 - it is the asking thread's to raise
             with self._lock:
                 self._broken = error
                 self._lock.notify_all()
 
-    def _run(self, target: Target, checks: set[str]) -> None:
+    def _run(self, target: Target, checks: set[str], graphs: Sequence[Graph]) -> None:
         """Answer those of the checks that were asked, cell after cell."""
-        for graph in self.graphs:
+        for graph in graphs:
             cell = Question(target, graph, "").cell
             with self._lock:
                 wanted = (self._asked.get(cell, set()) & checks) - set(self._answers.get(cell, ()))
@@ -189,7 +194,7 @@ class Campaign:
             with self._lock:
                 self._over |= {(cell, check) for check in checks}
                 self._lock.notify_all()
-        if self.side_by_side:
+        if self.side_by_side and not self.options.shared:
             target.worker.stop()  # its memory is the next one's
 
     def _replay(self, target: Target, graph: Graph, wanted: list[str]) -> None:
@@ -222,8 +227,9 @@ class Campaign:
         """Answers of the worker. What fails unexpectedly is tried once more; when the attempts differ, that is FLAKY."""
         cell = Question(target, graph, "").cell
         series = os.path.join(self.writer.series, cell.replace("/", "_").replace(":", "_"))
+        alone = not self.options.shared
         failed: dict[str, Row] = {}
-        for row in target.worker.replay(graph.id, checks, series, {}) if checks else ():
+        for row in target.worker.replay(graph.id, checks, series, {}, alone) if checks else ():
             row = self._name(row, target, graph)
             if verdict.STATUSES[row.status].outcome == "fail" and row.status not in ("XPASS", "UNVERIFIED"):
                 failed[row.check] = row
@@ -231,7 +237,7 @@ class Campaign:
             else:
                 yield self._keep(row, target)
         if failed and not self._stopping:
-            for row in target.worker.replay(graph.id, list(failed), series + ".2", {}):
+            for row in target.worker.replay(graph.id, list(failed), series + ".2", {}, alone):
                 row = self._name(row, target, graph)
                 row.attempt = 2
                 first = failed[row.check]
@@ -305,6 +311,16 @@ class Campaign:
     def all_absent(self) -> bool:
         return all(target.found.absent for target in self.targets)
 
+    def outcome(self) -> Outcome:
+        """What the run came to, so far."""
+        return Outcome(
+            [self.writer.path],
+            {target.selector.text: target.compared for target in self.targets if not target.found.absent},
+            self.absences(),
+            self._unmatched(),
+            self.writer.resumed if self.options.resume else None,
+        )
+
     def absences(self) -> list[str]:
         """A line for each backend that is not here."""
         return [
@@ -313,11 +329,7 @@ class Campaign:
             if target.found.absent
         ]
 
-    def idle(self) -> list[str]:
-        """Backends that are here and compared nothing."""
-        return [target.selector.text for target in self.targets if not target.compared and not target.found.absent]
-
-    def unmatched(self) -> list[str]:
+    def _unmatched(self) -> list[str]:
         """Expectations that nothing in a whole run spoke of: a file that nobody looks after. Part of a run says nothing."""
         whole = self.options.bundle == EMBEDDED and len(self.graphs) == len(self.bundle.graphs)
         everything = {(question.cell, question.check) for question in self.questions()}
@@ -331,17 +343,6 @@ class Campaign:
             if target.probe and entry.applies(target.probe.version, target.probe.device)
             if not any(entry.covers(row) for row in self.rows if row.backend == target.selector.name)
         ]
-
-    def totals(self) -> list[str]:
-        """The run in a few lines: counts, rows file, and whatever makes the exit code other than 0."""
-        counts = Counter(row.status for row in self.rows)
-        words = ", ".join(f"{counts[status]} {status}" for status in verdict.STATUSES if counts[status])
-        compared = sum(target.compared for target in self.targets)
-        lines = [f"{len(self.rows)} rows: {words}; {compared:,} elements compared", f"rows: {self.writer.path}"]
-        if self.options.resume:
-            lines.append(f"resumed {self.writer.resumed}" if self.writer.resumed else "nothing to resume: a new run")
-        lines += [f"{name} was asked for and compared nothing" for name in self.idle()]
-        return lines + self.unmatched() + self.absences()
 
     def close(self) -> None:
         """End the workers; rows already written stay. What was asked and not answered is left for ``--resume``."""

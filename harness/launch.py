@@ -31,6 +31,8 @@ class Options:
     results: Path = Path("results")
     resume: bool = False
     allow_absent: bool = False
+    shared: bool = False
+    """Whether other processes ask for other cells of the same run (pytest-xdist)."""
 
     def asked(self) -> dict[str, Any]:
         """What makes two runs the same question, in plain JSON."""
@@ -51,7 +53,7 @@ class Launch:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.selectors = list(dict.fromkeys(one for text in options.backends for one in _versions(parse(text))))
+        self.selectors = selected(options)
         self.workers = [
             Worker(str(options.bundle), selector, options.limits, options.python or _interpreter(selector))
             for selector in self.selectors
@@ -67,6 +69,11 @@ class Launch:
         """End the workers and everything they started."""
         for worker in self.workers:
             worker.stop()
+
+
+def selected(options: Options) -> list[Selector]:
+    """What ``--backend`` names, each once. Raises UnknownBackend."""
+    return list(dict.fromkeys(one for text in options.backends for one in _versions(parse(text))))
 
 
 def cores() -> int:

@@ -104,9 +104,12 @@ class Worker:
             failure=Row("probe", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
         )
 
-    def replay(self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any]) -> Iterator[Row]:
-        """The rows of one cell as they come."""
-        return self._ask({"graph": graph, "checks": list(checks), "series": series, "options": options}, checks)
+    def replay(
+        self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any], alone: bool = True
+    ) -> Iterator[Row]:
+        """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
+        request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
+        return self._ask(request, checks)
 
     def run_test(self, test: Dict[str, str]) -> Row:
         """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""

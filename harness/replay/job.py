@@ -15,7 +15,8 @@ from harness.replay.trace import Golden
 class Job(NamedTuple):
     """What is asked of one cell. ``beat`` is called as work goes on: silence means that the runtime hangs.
 
-    ``options`` go to the adapter; ``series`` is the path that sidecar files start with, or empty for none.
+    ``alone``: no other worker runs beside this one, else the cost check gives no figures. ``options`` go to the adapter;
+    ``series`` is the path that sidecar files start with, or empty for none.
     """
 
     golden: Golden
@@ -24,6 +25,7 @@ class Job(NamedTuple):
     options: Mapping[str, Any]
     series: str
     beat: Callable[[], None]
+    alone: bool = True
 
     @property
     def bundle(self) -> Bundle:

@@ -1,7 +1,8 @@
 """The worker's side of isolation: read a request a line, answer in lines of JSON.
 
 The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
-keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...}}`` for a cell,
+keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...},
+"alone": bool}`` for a cell,
 ``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers, each with one key: ``probe``,
 ``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each request.
 """
@@ -72,9 +73,9 @@ def answer(
 ) -> None:
     """Replay one cell. Whatever an adapter raises beside the contract's errors becomes ERROR rows."""
     graph = next(graph for graph in golden.bundle.graphs if graph.id == request["graph"])
-    left = list(request["checks"])
+    left, alone = list(request["checks"]), bool(request.get("alone", True))
     try:
-        for row in replay(backend, probe, Job(golden, graph, left, request["options"], request["series"], beat)):
+        for row in replay(backend, probe, Job(golden, graph, left, request["options"], request["series"], beat, alone)):
             left.remove(row.check)
             emit(row)
     except Exception as error:  # noqa: BLE001 - as above
