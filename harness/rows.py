@@ -1,12 +1,14 @@
 """A row is the answer to one check of one cell. Its dataclass lists the fields; schema and reports derive from it."""
 
 import fcntl
+import gzip
 import itertools
 import json
 import math
 import os
 import re
 import time
+import zlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -184,11 +186,13 @@ def _unfinished(results: str, asked: Dict[str, Any]) -> str:
 
 
 def read(path: str) -> Iterator[Row]:
-    """The rows of one file. A last line cut short by a crash is left out; any other damage raises RowsError."""
+    """The rows of one file, ``.gz`` or not. A last line cut short by a crash is left out; other damage raises RowsError."""
     try:
-        with open(path, encoding="utf-8") as stream:
+        with (
+            gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
+        ) as stream:
             lines: List[str] = stream.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise RowsError(
             f"{path}: cannot be read as rows ({error}); give a .jsonl file written by pytest --backend"
         ) from error
@@ -206,14 +210,15 @@ def read(path: str) -> Iterator[Row]:
 
 
 def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
-    """Every row of the files and of the folders' ``.jsonl`` files, with the folder that its sidecar path starts from.
+    """Every row of the files and of the folders' ``.jsonl`` and ``.jsonl.gz`` files, each with the folder that its sidecar
+    path starts from.
 
     Raises RowsError for what cannot be read, and when there is no row at all.
     """
     paths = [Path(place) for place in places]
     found: List[Tuple[Path, Row]] = []
     for place in paths:
-        for path in sorted(place.glob("*.jsonl")) if place.is_dir() else [place]:
+        for path in sorted([*place.glob("*.jsonl"), *place.glob("*.jsonl.gz")]) if place.is_dir() else [place]:
             found += [(path.parent, row) for row in read(str(path))]
     if not found:
         raise RowsError(f"{', '.join(map(str, paths))}: no rows; run pytest --backend=NAME --results DIR first")
