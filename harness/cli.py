@@ -52,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--corpus", type=Path, required=True, help="TSV: id, domain, licence, source, reference")
     record.add_argument("--out", type=Path, required=True, help="folder to write")
     record.add_argument("--overwrite", action="store_true", help="replace the bundle at OUT")
-    record.add_argument("--opset", type=span, default=range(9, 24), help="one opset or a range (default: 9-23)")
+    record.add_argument(
+        "--exporter", default="torchscript,dynamo", help="of PyTorch's exporters, with commas (default: torchscript,dynamo)"
+    )
+    record.add_argument("--opset", type=span, help="one opset or a range (default: all that the exporters write)")
     record.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
     record.add_argument("--traced-steps", type=count, default=520, help="steps that carry every tensor (default: 520)")
     record.add_argument("--max-steps", type=count, default=128, help="longest decode (default: 128)")
@@ -146,9 +149,9 @@ def _record(options: argparse.Namespace) -> int:
     try:
         layouts = [options.layout] if options.layout else ["split", "unified"]
         digest = record.record(
-            options.model, options.corpus, options.out, opsets=options.opset, layouts=layouts,
-            traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
-            overwrite=options.overwrite,
+            options.model, options.corpus, options.out, exporters=options.exporter.split(","),
+            opsets=options.opset, layouts=layouts, traced_steps=options.traced_steps, max_steps=options.max_steps,
+            threads=options.threads, overwrite=options.overwrite,
         )  # fmt: skip
     except RecordError as error:
         raise BadInput(str(error)) from error
