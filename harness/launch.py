@@ -31,6 +31,7 @@ class Options:
     results: Path = Path("results")
     resume: bool = False
     allow_absent: bool = False
+    exporter: str | None = None
 
     def asked(self) -> dict[str, Any]:
         """What makes two runs the same question, in plain JSON."""
@@ -38,6 +39,7 @@ class Options:
             "backends": self.backends,
             "opset": [self.opset.start, self.opset.stop],
             "layout": self.layout,
+            "exporter": self.exporter,
             "precision": self.precision,
             "python": self.python,
         }

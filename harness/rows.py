@@ -85,7 +85,7 @@ def from_dict(values: Dict[str, Any]) -> Row:
     row = Row(**values)
     if (
         row.status not in verdict.STATUSES
-        or row.check not in ("probe", *verdict.CHECKS)
+        or row.check not in (*verdict.OTHER_CHECKS, *verdict.CHECKS)
         or row.stage not in verdict.STAGES
     ):
         raise ValueError(f"unknown status, check or stage: {row.status} {row.check} {row.stage}")

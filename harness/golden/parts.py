@@ -37,7 +37,7 @@ class Traceable:
 
     @cached_property
     def program(self) -> torch.export.ExportedProgram:
-        """What the dynamo exporter starts from, at any opset. A size that is not as dynamic as ``inputs`` says is refused."""
+        """What the dynamo exporter starts from, at any opset. torch refuses what is less dynamic than ``inputs`` says."""
         dims = {dim: torch.export.Dim(dim) for shape in self.inputs.values() for dim in shape if isinstance(dim, str)}
         axes = [{axis: dims[dim] for axis, dim in enumerate(shape) if dim in dims} for shape in self.inputs.values()]
         # By the names of forward(), one of which takes the whole cache.

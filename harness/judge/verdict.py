@@ -5,6 +5,8 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
+OTHER_CHECKS = ("probe", "operator", "export")
+"""What rows also answer, and no cell of a bundle is asked."""
 
 
 class Word(NamedTuple):
