@@ -114,9 +114,10 @@ def survey(
 def _golden(
     model: str | os.PathLike[str], corpus_file: str | os.PathLike[str], scratch: Path, progress: bool
 ) -> Bundle:
-    """PyTorch's decode of the corpus's first rows, as a bundle without graphs."""
+    """PyTorch's decode of a few rows of mixed lengths, so that some are padded, as a bundle without graphs."""
     few = scratch / "few.tsv"
-    kept = corpus.read(corpus_file)[:ROWS]
+    ranked = sorted(corpus.read(corpus_file), key=lambda row: len(row.source))
+    kept = [ranked[len(ranked) * place // (ROWS + 1)] for place in range(1, min(ROWS, len(ranked)) + 1)]
     lines = ["\t".join(corpus.COLUMNS), *("\t".join(vars(row).values()) for row in kept)]
     few.write_text("\n".join(lines) + "\n", encoding="utf-8")
     place = scratch / "golden.bundle"
