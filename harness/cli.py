@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     exporters.add_argument("model", type=Path, help="directory, as for record")
     exporters.add_argument("--results", type=Path, required=True, help="folder that the rows file is added to")
-    exporters.add_argument("--corpus", type=Path, help="TSV of which a few rows are decoded (default: the embedded one)")
+    exporters.add_argument(
+        "--corpus", type=Path, help="TSV of which a few rows are decoded (default: the embedded one)"
+    )
     exporters.add_argument(
         "--exporter", default="torchscript,dynamo,converter", help="with commas (default: torchscript,dynamo,converter)"
     )

@@ -95,7 +95,8 @@ def survey(
     with tempfile.TemporaryDirectory(prefix="conform-exporters-") as scratch:
         bundle = _golden(model, corpus_file, Path(scratch), progress)
         again = f"conform exporters {shlex.quote(str(model))} --results DIR"
-        writer = Writer(str(results), {"exporters": list(exporters), "opsets": list(wanted), "layouts": list(layouts)})
+        asked = {"exporters": list(exporters), "opsets": list(wanted), "layouts": list(layouts), "bundle": bundle.short}
+        writer = Writer(str(results), asked)
         rows = []
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"{'exporters':<12}", disable=not progress) as bar:
