@@ -111,6 +111,7 @@ class Campaign:
         return (
             graph.opset in options.opset
             and options.layout in (None, graph.layout)
+            and options.exporter in (None, graph.exporter)
             and options.precision in (None, graph.precision)
         )
 
@@ -118,7 +119,11 @@ class Campaign:
         opsets = sorted({graph.opset for graph in self.bundle.graphs})
         layouts = ", ".join(sorted({graph.layout for graph in self.bundle.graphs}))
         precisions = ", ".join(sorted({graph.precision for graph in self.bundle.graphs}))
-        return f"--opset {opsets[0]}-{opsets[-1]}, --layout {layouts}, --precision {precisions} are there"
+        exporters = ", ".join(sorted({graph.exporter for graph in self.bundle.graphs}))
+        words = (
+            f"--opset {opsets[0]}-{opsets[-1]}, --layout {layouts}, --precision {precisions}, --exporter {exporters}"
+        )
+        return f"{words} are there, not in every combination"
 
     def _take_up(self, rows: Iterable[Row]) -> None:
         """Rows of the interrupted run are answers; a later attempt replaces an earlier one."""
@@ -294,7 +299,8 @@ class Campaign:
             words.append(f"--bundle={shlex.quote(str(self.options.bundle))}")
         if self.options.python:
             words.append(f"--backend-python={shlex.quote(self.options.python)}")
-        return " ".join([*words, f"--opset={graph.opset}", f"--layout={graph.layout}", f"-k {check}"])
+        words += [f"--exporter={graph.exporter}", f"--opset={graph.opset}", f"--layout={graph.layout}"]
+        return " ".join([*words, f"-k {check}"])
 
     def progress(self, last: Question) -> str:
         """Where the run stands now that all of a backend, or all costs of it, has been asked: for a line of the terminal."""

@@ -52,7 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--corpus", type=Path, required=True, help="TSV: id, domain, licence, source, reference")
     record.add_argument("--out", type=Path, required=True, help="folder to write")
     record.add_argument("--overwrite", action="store_true", help="replace the bundle at OUT")
-    record.add_argument("--opset", type=span, default=range(9, 24), help="one opset or a range (default: 9-23)")
+    record.add_argument(
+        "--exporter",
+        default="torchscript,dynamo",
+        help="of PyTorch's exporters, with commas (default: torchscript,dynamo)",
+    )
+    record.add_argument("--opset", type=span, help="one opset or a range (default: all that the exporters write)")
     record.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
     record.add_argument("--traced-steps", type=count, default=520, help="steps that carry every tensor (default: 520)")
     record.add_argument("--max-steps", type=count, default=128, help="longest decode (default: 128)")
@@ -62,6 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument(
         "--against", type=Path, help="an older bundle: say what changed in the golden, exit 1 if anything"
     )
+
+    exporters = command(
+        "exporters", _exporters, "try each exporter at each opset: what is written, of which opset, and is it right",
+        "conform exporters corpora/tiny-marian-en-zh --results results/exporters",
+    )  # fmt: skip
+    exporters.add_argument("model", type=Path, help="directory, as for record")
+    exporters.add_argument("--results", type=Path, required=True, help="folder that the rows file is added to")
+    exporters.add_argument(
+        "--corpus", type=Path, help="TSV of which a few rows are decoded (default: the embedded one)"
+    )
+    exporters.add_argument(
+        "--exporter", default="torchscript,dynamo,converter", help="with commas (default: torchscript,dynamo,converter)"
+    )
+    exporters.add_argument("--opset", type=span, help="one opset or a range (default: 9 to one past ONNX's newest)")
+    exporters.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
+    exporters.add_argument("--timeout", type=count, default=120, help="seconds that one part may take (default: 120)")
 
     backends = command(
         "backends", _backends, "say for each backend whether it is here, its version and device, and what to install",
@@ -162,9 +183,9 @@ def _record(options: argparse.Namespace) -> int:
     try:
         layouts = [options.layout] if options.layout else ["split", "unified"]
         digest = record.record(
-            options.model, options.corpus, options.out, opsets=options.opset, layouts=layouts,
-            traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
-            overwrite=options.overwrite,
+            options.model, options.corpus, options.out, exporters=options.exporter.split(","),
+            opsets=options.opset, layouts=layouts, traced_steps=options.traced_steps, max_steps=options.max_steps,
+            threads=options.threads, overwrite=options.overwrite,
         )  # fmt: skip
     except RecordError as error:
         raise BadInput(str(error)) from error
@@ -174,6 +195,25 @@ def _record(options: argparse.Namespace) -> int:
     changes = record.against(old, Bundle(str(options.out)))
     print("\n".join(changes) or "the golden is unchanged")
     return int(bool(changes))
+
+
+def _exporters(options: argparse.Namespace) -> int:
+    try:
+        from harness.golden import RecordError, exporters
+    except ImportError as error:
+        raise BadInput(f"exporting needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
+    from reports import matrix
+
+    try:
+        rows = exporters.survey(
+            options.model, options.results, corpus_file=options.corpus or exporters.CORPUS,
+            exporters=options.exporter.split(","), wanted=options.opset or exporters.OPSETS,
+            layouts=[options.layout] if options.layout else ["split", "unified"], silence=options.timeout,
+        )  # fmt: skip
+    except RecordError as error:
+        raise BadInput(str(error)) from error
+    print(matrix.terminal(matrix.build(rows)))
+    return verdict.exit_code((row.status, row.compared) for row in rows)
 
 
 def _backends(options: argparse.Namespace) -> int:

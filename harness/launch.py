@@ -31,6 +31,7 @@ class Options:
     results: Path = Path("results")
     resume: bool = False
     allow_absent: bool = False
+    exporter: str | None = None
     shared: bool = False
     """Whether other processes ask for other cells of the same run (pytest-xdist)."""
 
@@ -40,6 +41,7 @@ class Options:
             "backends": self.backends,
             "opset": [self.opset.start, self.opset.stop],
             "layout": self.layout,
+            "exporter": self.exporter,
             "precision": self.precision,
             "python": self.python,
         }

@@ -6,10 +6,7 @@ STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
 OTHER_CHECKS = ("probe", "operator", "export")
-"""What rows also answer, and no cell of a bundle is asked."""
-
-OTHER_CHECKS = ("probe", "operator", "export")
-"""What rows answer beside the checks of a cell: whether a backend is here, node tests of an operator, an export."""
+"""What rows also answer, and no cell of a bundle is asked: whether a backend is here, node tests, an export."""
 
 
 class Word(NamedTuple):

@@ -65,13 +65,15 @@ class Worker:
             return
         paths = [select.ROOT] + ([self.selector.folder] if self.selector.folder else [])
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
-        command = [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         self._buffer = b""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
+            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
+
+    def _command(self) -> List[str]:
+        return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
         """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered."""
