@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from harness.bundle import Bundle, BundleError
@@ -96,7 +97,63 @@ def _parser() -> argparse.ArgumentParser:
         "results", nargs="*", type=Path, default=[Path("results")], help="folders or files (default: results)"
     )
     expected.add_argument("--update", action="store_true", help="write the files too")
+
+    compact = command(
+        "compact", _compact, "put finished nights of a results folder into Parquet, one file a night",
+        "conform compact results --delete",
+    )  # fmt: skip
+    compact.add_argument("results", type=Path, help="results folder")
+    compact.add_argument("--before", type=day, help="nights before this UTC day are finished (default: today)")
+    compact.add_argument(
+        "--delete", action="store_true", help="delete a .jsonl file once all its rows are read back from Parquet"
+    )
+
+    diff = command(
+        "diff", _diff, "say what changed from OLD to NEW, as Markdown of at most 60 lines; exit 1 when something is worse",
+        "conform diff results@last-good results@newest --json diff.json",
+    )  # fmt: skip
+    for name in ("old", "new"):
+        diff.add_argument(
+            name, metavar=name.upper(), help="results folder or rows file; a night: DIR@2026-11-30, @newest, @last-good"
+        )
+    diff.add_argument(
+        "--across-versions", action="store_true",
+        help="compare cells of a runtime version that OLD lacks with the nearest older version",
+    )  # fmt: skip
+    diff.add_argument("--out", type=Path, help="file to write (default: standard output)")
+    diff.add_argument("--json", type=Path, help="file to write every change to, none folded")
     return parser
+
+
+def day(text: str) -> str:
+    """A UTC day of a command line. Raises argparse's error, which names the option."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day such as 2026-11-30") from None
+
+
+def _compact(options: argparse.Namespace) -> int:
+    from reports import store
+
+    return int(not store.compact(options.results, options.before or store.today(), options.delete))
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from reports import diff
+
+    report = diff.compare(*diff.sides(options.old, options.new), options.across_versions)
+    _show(diff.markdown(report), options.out)
+    if options.json:
+        options.json.write_text(diff.to_json(report), encoding="utf-8")
+    return int(report.worse)
+
+
+def _show(page: str, out: Path | None) -> None:
+    if out:
+        out.write_text(page, encoding="utf-8")
+    else:
+        print(page, end="" if page.endswith("\n") else "\n")
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -196,10 +253,7 @@ def _matrix(options: argparse.Namespace) -> int:
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
     page = matrix.FORMATS[options.format](matrix.build(rows))
-    if options.out:
-        options.out.write_text(page, encoding="utf-8")
-    else:
-        print(page, end="" if page.endswith("\n") else "\n")
+    _show(page, options.out)
     return 0
 
 

@@ -141,7 +141,9 @@ def _read_loose(path: Path, detail: bool) -> Loose:
         columns["detail"][-1] = json.dumps(row.detail, ensure_ascii=False) if detail else None
         columns["seen"].append(seen_status(row))
         columns["reason"].append(row.detail["expected"]["reason"] if "expected" in row.detail else "")
-        columns["id"].append(int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "little", signed=True))
+        columns["id"].append(
+            int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "little", signed=True)
+        )
     with path.open("rb") as stream:
         stream.seek(-1 if stat.st_size else 0, os.SEEK_END)
         cut = stream.read() not in (b"\n", b"")
@@ -250,9 +252,7 @@ class Store:
     def span(self) -> str:
         return f"there are {len(self.nights)} nights, {self.nights[0]} to {self.nights[-1]}"
 
-    def newest(
-        self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None
-    ) -> pd.DataFrame:
+    def newest(self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None) -> pd.DataFrame:
         """The last row of each check of each cell, box and bundle: the latest night's, and of that night the latest. Rows
         of backends that were absent are of no cell, and are not among them. May be empty."""
         return _to_frame(self._newest(columns, nights))
@@ -325,7 +325,9 @@ class _Keys:
     def frame(self, codes: np.ndarray) -> pd.DataFrame:
         columns = {}
         for name, words, bits in reversed(list(zip(KEY, self.words, self.BITS, strict=True))):
-            columns[name] = pd.Categorical.from_codes((codes & ((1 << bits) - 1)).astype(np.int32), categories=list(words))
+            columns[name] = pd.Categorical.from_codes(
+                (codes & ((1 << bits) - 1)).astype(np.int32), categories=list(words)
+            )
             codes = codes >> bits
         return pd.DataFrame({name: columns[name] for name in KEY})
 
@@ -431,7 +433,9 @@ def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str]
             pieces += [made] if made else []
         for file in files:
             if file.cut:
-                say(f"{file.path}: the last line is cut short; its {len(file.table)} whole rows are read, the file is kept")
+                say(
+                    f"{file.path}: the last line is cut short; its {len(file.table)} whole rows are read, the file is kept"
+                )
             elif delete:
                 _delete(file, pieces, say)
         return readable
@@ -453,7 +457,9 @@ def _compact_night(
     table = _only_runs(table, fresh)
     # Rows of one check side by side compress best, and stand in order of time.
     order = pa.table({name: _plain(table)[name] for name in (*KEY, "time", "run", "attempt")})
-    table = table.unify_dictionaries().take(pc.sort_indices(order, [(name, "ascending") for name in order.column_names]))
+    table = table.unify_dictionaries().take(
+        pc.sort_indices(order, [(name, "ascending") for name in order.column_names])
+    )
     sources = {file.path.name: file.stat[0] for file in files if file.runs <= fresh and not file.cut}
     digest = hashlib.sha256(np.sort(table["id"].to_numpy()).tobytes()).hexdigest()[:12]
     path = folder / f"{night}-{digest}.parquet"

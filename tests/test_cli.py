@@ -14,7 +14,7 @@ from harness import cli
 from harness.replay import select
 from tests import helpers
 
-COMMANDS = ("record", "backends", "matrix", "explain", "expectations")
+COMMANDS = ("record", "backends", "matrix", "explain", "expectations", "compact", "diff", "gate")
 
 
 def conform(*arguments: object, **environment: str) -> Any:
