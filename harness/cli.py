@@ -122,6 +122,18 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     diff.add_argument("--out", type=Path, help="file to write (default: standard output)")
     diff.add_argument("--json", type=Path, help="file to write every change to, none folded")
+
+    gate = command(
+        "gate", _gate, "hold results against a release policy; exit 1 with a line for each reason",
+        "conform gate results@newest --policy nightly --junit gate.xml --good",
+    )  # fmt: skip
+    gate.add_argument("results", help="results folder or rows file; a night of them: DIR@2026-11-30, DIR@newest")
+    gate.add_argument("--policy", required=True, help="TOML file, or a ready one: new-opset, new-runtime, nightly")
+    gate.add_argument("--baseline", help="results that costs and missing cells are measured by; as RESULTS")
+    gate.add_argument("--bundle", type=Path, help="bundle of the rows (default: the embedded one)")
+    gate.add_argument("--junit", type=Path, help="JUnit XML to write: a test for each required cell")
+    gate.add_argument("--summary", type=Path, help="Markdown to write (default: added to $GITHUB_STEP_SUMMARY)")
+    gate.add_argument("--good", action="store_true", help="on a pass, name this night DIR@last-good")
     return parser
 
 
@@ -147,6 +159,35 @@ def _diff(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(diff.to_json(report), encoding="utf-8")
     return int(report.worse)
+
+
+def _gate(options: argparse.Namespace) -> int:
+    from harness.launch import EMBEDDED
+    from reports import gate
+    from reports.policy import PolicyError, find, load
+
+    bundle = options.bundle or EMBEDDED
+    try:
+        policy = load(find(options.policy))
+    except PolicyError as error:
+        raise BadInput(str(error)) from error
+    if policy.cost and not options.baseline:
+        raise BadInput(
+            f"policy {policy.name} has budgets of cost; give what they are measured by with --baseline RESULTS"
+        )
+    results = gate.read(options.results, bundle)
+    found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
+    print("\n".join(gate.lines(found)))
+    if options.junit:
+        options.junit.write_text(gate.junit(found), encoding="utf-8")
+    if options.summary:
+        options.summary.write_text(gate.summary(found), encoding="utf-8")
+    elif os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
+            stream.write(gate.summary(found))
+    if found.passed and options.good:
+        print(f"last good night: {results.night} ({gate.mark_good(results)})")
+    return int(not found.passed)
 
 
 def _show(page: str, out: Path | None) -> None:
