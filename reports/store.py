@@ -267,7 +267,7 @@ class Store:
         for night in reversed(chosen):
             found = self.table(night, [*KEY, "time", "run", "attempt"])
             codes = keys.codes(found)
-            fresh = np.flatnonzero((codes >= 0) & ~np.isin(codes, known))
+            fresh = np.flatnonzero((codes >= 0) & ~_among(codes, known))
             if not fresh.size:
                 continue
             order = found.select(["time", "run", "attempt"]).take(fresh).to_pandas()
@@ -275,7 +275,7 @@ class Store:
             order["code"], order["at"] = codes[fresh], fresh
             last = order.sort_values(["time", "run", "attempt"], kind="stable").drop_duplicates("code", keep="last")
             parts.append(self.table(night, columns).take(np.sort(last["at"].to_numpy())))
-            known = np.union1d(known, codes[fresh])
+            known = _union(known, codes[fresh])
         return pa.concat_tables(parts) if parts else self.table(self.nights[-1], columns).slice(0, 0)
 
     def history(self, nights: Iterable[str] | None = None) -> History:
@@ -284,19 +284,35 @@ class Store:
         keys, known, columns = _Keys(), np.zeros(0, np.int64), []
         for night in chosen:
             table = self.table(night, [*KEY, "seen", "value", "bound", "time"])
-            codes = keys.codes(table)
-            # Within a piece the rows of one check stand in order of time; across pieces and files they need not.
-            order = np.argsort(table["time"].to_numpy(), kind="stable")
+            codes, seen, used = keys.codes(table), _severities(table["seen"]), _used(table)
+            order = np.arange(len(codes))
+            if table["time"].num_chunks > 1:  # in one piece the rows of a check stand in order of time
+                order = np.argsort(table["time"].to_numpy(), kind="stable")
             order = order[codes[order] >= 0]
             codes = codes[order]
-            known = np.union1d(known, codes) if not np.isin(codes, known).all() else known
-            columns.append((codes, _severities(table["seen"])[order], _used(table)[order]))
-        status = np.full((len(known), len(chosen)), -1, np.int8)
-        used = np.full((len(known), len(chosen)), np.nan, np.float32)
-        for number, (codes, seen, share) in enumerate(columns):
-            at = np.searchsorted(known, codes)
-            status[at, number], used[at, number] = seen, share
-        return History(keys.frame(known), chosen, status, used)
+            if columns and np.array_equal(codes, columns[-1][0]):
+                codes = columns[-1][0]  # the same cells as the night before: kept once
+            elif not _among(codes, known).all():
+                known = _union(known, codes)
+            columns.append((codes, seen[order], used[order]))
+        status = np.full((len(chosen), len(known)), -1, np.int8)
+        used = np.full((len(chosen), len(known)), np.nan, np.float32)
+        for number, (codes, seen, shares) in enumerate(columns):
+            if not number or codes is not columns[number - 1][0]:
+                at = np.searchsorted(known, codes)
+            status[number, at], used[number, at] = seen, shares
+        return History(keys.frame(known), chosen, status.T, used.T)
+
+
+def _among(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether each code is among the sorted known ones. (np.isin hashes, and these codes hash into few buckets.)"""
+    at = np.searchsorted(known, codes)
+    return np.append(known, -1)[at] == codes
+
+
+def _union(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    both = np.sort(np.concatenate([known, codes]))
+    return both[np.append(True, both[1:] != both[:-1])]
 
 
 class _Keys:
@@ -412,19 +428,20 @@ def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str]
             draft.unlink()  # of a compaction that was killed
         pieces = [_inspect(path) for path in sorted(folder.glob("*.parquet"))]
         covered = {item for piece in pieces for item in piece.sources.items()}
-        files, readable = [], True
+        files, readable, going = [], True, False
         for path in sorted(folder.glob("*.jsonl")):
             if (path.name, path.stat().st_size) in covered and not delete:
                 continue
             if _being_written(path):
                 say(f"{path}: still being written; left for the next time")
+                going = True
                 continue
             try:
                 files.append(_read_loose(path, detail=True))
             except RowsError as error:
                 say(f"{error}; left as it is")
                 readable = False
-        if not files and not pieces and readable:
+        if readable and not (files or pieces or going):
             raise RowsError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
         nights = _nights_of(files, pieces)
         for night in sorted({night for night in nights.values() if night < before}):
