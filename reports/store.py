@@ -286,7 +286,8 @@ class Store:
             table = self.table(night, [*KEY, "seen", "value", "bound", "time"])
             codes, seen, used = keys.codes(table), _severities(table["seen"]), _used(table)
             order = np.arange(len(codes))
-            if table["time"].num_chunks > 1:  # in one piece the rows of a check stand in order of time
+            # In one piece the rows of a check stand in order of time.
+            if table["time"].num_chunks > 1 or night in self._overlapping:
                 order = np.argsort(table["time"].to_numpy(), kind="stable")
             order = order[codes[order] >= 0]
             codes = codes[order]

@@ -79,7 +79,7 @@ def test_jsonl_and_parquet_load_alike(tmp_path: Path) -> None:
     after = store.load([tmp_path])
     assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".parquet", ".jsonl"]
     order = ["night", "box", "cell", "check"]
-    plain = [frame.astype({name: str for name in order}).sort_values(order) for frame in (before, after)]
+    plain = [frame.astype(dict.fromkeys(order, str)).sort_values(order) for frame in (before, after)]
     for name in before.columns:
         assert list(map(str, plain[0][name])) == list(map(str, plain[1][name])), name
     for frame in (before, after):
