@@ -116,7 +116,8 @@ def measured(job: object, folder: Path) -> None:
     began = time.perf_counter()
     says = job(folder)  # type: ignore[operator]
     seconds, peak = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{job.__name__}: {seconds:.1f} s, {peak:.2f} GiB ({says})", flush=True)  # type: ignore[attr-defined]
+    busy = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {peak:.2f} GiB ({says})", flush=True)  # type: ignore[attr-defined]
 
 
 def main() -> int:
