@@ -340,7 +340,8 @@ def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Chan
     shares = past.used[rows["series"]].astype(float)
     nights = (shares > 0).sum(axis=1)
     young = int((nights < LEAST).sum())
-    rows, shares = rows[nights >= LEAST].reset_index(drop=True), shares[nights >= LEAST]
+    rows, shares, nights = (found[nights >= LEAST] for found in (rows, shares, nights))
+    rows = rows.reset_index(drop=True)
     if young:
         report.facts.append(f"drift needs {LEAST} earlier nights: {young} of {young + len(rows)} figures have fewer")
     if not len(rows):
@@ -352,7 +353,8 @@ def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Chan
     spread = np.maximum(rows["spread"], rows.groupby(["box", "runtime", "check"])["spread"].transform("median"))
     times = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / len(rows))
     now = np.log2(rows["used"].to_numpy())
-    limit = np.maximum(times * spread, RESOLUTION)
+    # The median of n nights has an error of its own: pi / 2n of one night's variance.
+    limit = np.maximum(times * spread * np.sqrt(1 + np.pi / 2 / nights), RESOLUTION)
     outside = (now > high + RESOLUTION) | (now < low - RESOLUTION)
     report.facts.append(
         f"night-to-night spread of value/bound: median {_percent(float(spread.median()))}, largest "

@@ -140,8 +140,8 @@ class _Judge:
         made.rules = [Case(f"policy {self.policy.name}", "", self._policy_reasons(required)), *self._costs(required)]
         made.rules = [case for case in made.rules if case.reasons]
         if self.same_text:
-            words = ", ".join(f"{count} in {precision}" for precision, count in sorted(self.same_text.items()))
-            self.facts.append(f"text equal to the golden's, nothing to test: {words} cells")
+            words = ", ".join(f"{count} {precision} cells" for precision, count in sorted(self.same_text.items()))
+            self.facts.append(f"text equal to the golden's, nothing to test: {words}")
         made.facts = self.facts
         return made
 

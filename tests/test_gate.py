@@ -272,7 +272,7 @@ def test_a_loss_of_bleu_beyond_the_budget_is_tested_in_pairs(real: Path, method:
     table = f'method = "{method}"\nsamples = 1000\nloss = {{ fp32 = %s }}'
     equal = judge_text(real, table % "0.2")
     assert reasons(equal) == []
-    assert equal.facts == ["text equal to the golden's, nothing to test: 1 in fp32 cells"]
+    assert equal.facts == ["text equal to the golden's, nothing to test: 1 fp32 cells"]
     spoil(real, 4)
     ((what, said),) = reasons(judge_text(real, table % "0.2"))
     assert what == "text"
