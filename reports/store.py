@@ -438,16 +438,20 @@ def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str]
                 going = True
                 continue
             try:
-                files.append(_read_loose(path, detail=True))
+                file = _read_loose(path, detail=False)
             except RowsError as error:
                 say(f"{error}; left as it is")
                 readable = False
+                continue
+            # A backlog may be larger than memory: what is kept of a file until its night's turn is small.
+            files.append(file._replace(table=file.table.select(["run", "time", "id"])))
         if readable and not (files or pieces or going):
             raise RowsError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
         nights = _nights_of(files, pieces)
         for night in sorted({night for night in nights.values() if night < before}):
             runs = {run for run, its in nights.items() if its == night}
-            made = _compact_night(folder, night, [file for file in files if file.runs & runs], runs, pieces, say)
+            its_files = [_read_loose(file.path, detail=True) for file in files if file.runs & runs]
+            made = _compact_night(folder, night, its_files, runs, pieces, say)
             pieces += [made] if made else []
         for file in files:
             if file.cut:
