@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from harness.bundle import Bundle, BundleError
@@ -133,7 +134,104 @@ def _parser() -> argparse.ArgumentParser:
         "results", nargs="*", type=Path, default=[Path("results")], help="folders or files (default: results)"
     )
     expected.add_argument("--update", action="store_true", help="write the files too")
+
+    compact = command(
+        "compact", _compact, "put finished nights of a results folder into Parquet, one file a night",
+        "conform compact results --delete",
+    )  # fmt: skip
+    compact.add_argument("results", type=Path, help="results folder")
+    compact.add_argument("--before", type=day, help="nights before this UTC day are finished (default: today)")
+    compact.add_argument(
+        "--delete", action="store_true", help="delete a .jsonl file once all its rows are read back from Parquet"
+    )
+
+    diff = command(
+        "diff", _diff, "say what changed from OLD to NEW, as Markdown of at most 60 lines; exit 1 when something is worse",
+        "conform diff results@last-good results@newest --json diff.json",
+    )  # fmt: skip
+    for name in ("old", "new"):
+        diff.add_argument(
+            name, metavar=name.upper(), help="results folder or rows file; a night: DIR@2026-11-30, @newest, @last-good"
+        )
+    diff.add_argument(
+        "--across-versions", action="store_true",
+        help="compare cells of a runtime version that OLD lacks with the nearest older version",
+    )  # fmt: skip
+    diff.add_argument("--out", type=Path, help="file to write (default: standard output)")
+    diff.add_argument("--json", type=Path, help="file to write every change to, none folded")
+
+    gate = command(
+        "gate", _gate, "hold results against a release policy; exit 1 with a line for each reason",
+        "conform gate results@newest --policy nightly --junit gate.xml --good",
+    )  # fmt: skip
+    gate.add_argument("results", help="results folder or rows file; a night of them: DIR@2026-11-30, DIR@newest")
+    gate.add_argument("--policy", required=True, help="TOML file, or a ready one: new-opset, new-runtime, nightly")
+    gate.add_argument("--baseline", help="results that costs and missing cells are measured by; as RESULTS")
+    gate.add_argument("--bundle", type=Path, help="bundle of the rows (default: the embedded one)")
+    gate.add_argument("--junit", type=Path, help="JUnit XML to write: a test for each required cell")
+    gate.add_argument("--summary", type=Path, help="Markdown to write (default: added to $GITHUB_STEP_SUMMARY)")
+    gate.add_argument("--good", action="store_true", help="on a pass, name this night DIR@last-good")
     return parser
+
+
+def day(text: str) -> str:
+    """A UTC day of a command line. Raises argparse's error, which names the option."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day such as 2026-11-30") from None
+
+
+def _compact(options: argparse.Namespace) -> int:
+    from reports import store
+
+    return int(not store.compact(options.results, options.before or store.today(), options.delete))
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from reports import diff
+
+    report = diff.compare(*diff.sides(options.old, options.new), options.across_versions)
+    _show(diff.markdown(report), options.out)
+    if options.json:
+        options.json.write_text(diff.to_json(report), encoding="utf-8")
+    return int(report.worse)
+
+
+def _gate(options: argparse.Namespace) -> int:
+    from harness.launch import EMBEDDED
+    from reports import gate
+    from reports.policy import PolicyError, find, load
+
+    bundle = options.bundle or EMBEDDED
+    try:
+        policy = load(find(options.policy))
+    except PolicyError as error:
+        raise BadInput(str(error)) from error
+    if policy.cost and not options.baseline:
+        raise BadInput(
+            f"policy {policy.name} has budgets of cost; give what they are measured by with --baseline RESULTS"
+        )
+    results = gate.read(options.results, bundle)
+    found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
+    print("\n".join(gate.lines(found)))
+    if options.junit:
+        options.junit.write_text(gate.junit(found), encoding="utf-8")
+    if options.summary:
+        options.summary.write_text(gate.summary(found), encoding="utf-8")
+    elif os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
+            stream.write(gate.summary(found))
+    if found.passed and options.good:
+        print(f"last good night: {results.night} ({gate.mark_good(results)})")
+    return int(not found.passed)
+
+
+def _show(page: str, out: Path | None) -> None:
+    if out:
+        out.write_text(page, encoding="utf-8")
+    else:
+        print(page, end="" if page.endswith("\n") else "\n")
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -300,13 +398,6 @@ def _matrix(options: argparse.Namespace) -> int:
         page = matrix.FORMATS[options.format](made)
     _show(page, options.out)
     return 0
-
-
-def _show(page: str, out: Path | None) -> None:
-    if out:
-        out.write_text(page, encoding="utf-8")
-    else:
-        print(page, end="" if page.endswith("\n") else "\n")
 
 
 def _operators(options: argparse.Namespace) -> int:

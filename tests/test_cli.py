@@ -14,7 +14,9 @@ from harness import cli
 from harness.replay import select
 from tests import helpers
 
-COMMANDS = ("record", "exporters", "backends", "matrix", "explain", "expectations")
+COMMANDS = (
+    "record", "exporters", "backends", "matrix", "envs", "explain", "expectations", "compact", "diff", "gate",
+)  # fmt: skip
 
 
 def conform(*arguments: object, **environment: str) -> Any:
