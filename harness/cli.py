@@ -80,6 +80,19 @@ def _parser() -> argparse.ArgumentParser:
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
     )
 
+    report = command(
+        "report", _report, "write a static site over the rows of many boxes and nights, to open in any browser",
+        "conform report results jetson-results --out site",
+    )  # fmt: skip
+    report.add_argument("results", nargs="+", type=Path, help="results folders or .jsonl files")
+    report.add_argument("--out", type=Path, required=True, help="folder to write; only a report is ever replaced")
+    report.add_argument(
+        "--bundle", type=Path, help="bundle of the rows, for their texts and token strings (default: the embedded one)"
+    )
+    report.add_argument(
+        "--stale-days", type=count, default=3, help="days after which a box is called stale (default: 3)"
+    )
+
     explain = command(
         "explain", _explain, "replay one cell again: every check, who is to blame, the knobs tried, the command",
         "conform explain ort@1.32.0/cpu/torchscript/unified/fp32/op14",
@@ -200,6 +213,23 @@ def _matrix(options: argparse.Namespace) -> int:
         options.out.write_text(page, encoding="utf-8")
     else:
         print(page, end="" if page.endswith("\n") else "\n")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from datetime import datetime, timezone
+
+    from harness.launch import EMBEDDED
+
+    try:
+        from reports import site
+    except ImportError as error:
+        raise BadInput(f"the report needs its libraries ({error}); pip install -e '.[reports]'") from error
+    try:
+        now = datetime.now(timezone.utc)
+        print(site.write(options.results, options.out, options.bundle or EMBEDDED, options.stale_days, now))
+    except site.SiteError as error:
+        raise BadInput(str(error)) from error
     return 0
 
 

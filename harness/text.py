@@ -1,5 +1,6 @@
 """The text check: detokenise with the bundle's piece table, score with sacrebleu, name what is empty or copied."""
 
+import copy
 import hashlib
 import os
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from harness.rows import Row
 
 BUDGET = {"fp32": 0.0}
 """BLEU that a precision may lose against the golden's own. Honest fp32 runtimes were measured to lose none."""
+
+BOOTSTRAP = 1000
+"""Resamples of a confidence interval: sacrebleu's own default."""
 
 
 def detokenise(bundle: Bundle, ids: np.ndarray) -> str:
@@ -87,10 +91,7 @@ class Scorer:
         """The text row. ``ids``: hypothesis of each corpus row; ``ties``: ids of rows whose choice was a tie: those are
         scored as the golden decoded them, so that rounding costs nobody a release."""
         hypotheses = [detokenise(self.bundle, row) for row in ids]
-        scored = [
-            golden if row.id in ties else text
-            for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
-        ]
+        scored = self.settled(hypotheses, ties)
         scores, golden, signatures = self._score_both(scored)
         bound = golden["BLEU"] - BUDGET.get(precision, 0.0)
         row = Row("text", "PASS", metric="BLEU", value=scores["BLEU"], bound=bound, floor=golden["BLEU"])
@@ -109,6 +110,19 @@ class Scorer:
         row.detail = {"scores": scores, "golden": golden, "signatures": signatures}
         row.detail.update(changed=len(changed), sentences=changed[:20])
         return row
+
+    def settled(self, hypotheses: Sequence[str], ties: Sequence[str]) -> list[str]:
+        """The hypotheses as they are scored: the golden's own text in the rows whose ids are ``ties``."""
+        return [
+            golden if row.id in ties else text
+            for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
+        ]
+
+    def interval(self, hypotheses: Sequence[str]) -> tuple[float, float, float]:
+        """BLEU, and the ends of its 95 % interval by sacrebleu's bootstrap with its fixed seed."""
+        bleu = copy.copy(self._metrics["BLEU"])  # it notes the resampling in its signature, which is not that of a score
+        score = bleu.corpus_score(hypotheses, [self.references], n_bootstrap=BOOTSTRAP)
+        return score.score, score._mean - score._ci, score._mean + score._ci
 
     def _oddities(self, hypotheses: list[str]) -> list[tuple[str, str | None]]:
         found: dict[str, list[str]] = {"empty": [], "copied from the source": []}

@@ -1,0 +1,166 @@
+"""What each night said of each cell: since when it is as it is, what changed with a version, who has gone silent.
+
+A night is the UTC date on which a run began, so a run across midnight is one. A *line* is a cell at any runtime version
+and bundle: what a release manager means by "it used to work".
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas
+from packaging.version import InvalidVersion, Version
+
+from harness.judge import verdict
+from harness.merge import complete
+from harness.rows import Row
+from reports.matrix import Column, seen_status
+
+COLUMN = ["backend", "version", "device", "exporter", "precision", "layout", "box", "bundle"]
+LINE = ["backend", "device", "exporter", "layout", "precision", "opset", "box"]
+_KEPT = [*COLUMN, "opset", "check", "run", "time"]
+
+
+def history(places: Iterable[Path], bundle: Path) -> pandas.DataFrame:
+    """Every row of every run as one line of a table: its cell, check and time, ``status`` as seen, the ``row`` itself.
+
+    Raises RowsError when there is no row, or a file cannot be read.
+    """
+    return table(complete(places, bundle))
+
+
+def table(rows: list[Row]) -> pandas.DataFrame:
+    """See ``history``."""
+    frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in _KEPT})
+    frame["status"] = [seen_status(row) for row in rows]
+    frame["row"] = rows
+    frame["night"] = frame.groupby("run")["time"].transform("min").str[:10]
+    return frame
+
+
+class Night(NamedTuple):
+    """A cell on one night: its worst status of the newest rows then."""
+
+    night: str
+    version: str
+    bundle: str
+    status: str
+    symbol: str
+    time: str
+
+
+def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
+    """The nights of each line (the values of LINE), oldest first."""
+    cells = frame[frame["opset"].notna()].sort_values(["time", "run"], kind="stable")
+    place = [*LINE, "version", "bundle", "night"]
+    newest = cells.drop_duplicates([*place, "check"], keep="last")
+    newest = newest.assign(rank=newest["status"].map(verdict.SEVERITY.index))
+    found: dict[tuple[object, ...], list[Night]] = {}
+    grouped = newest.groupby(place, sort=False).agg(
+        rank=("rank", "min"), checks=("check", "nunique"), time=("time", "max")
+    )
+    for key, rank, checks, time in grouped.itertuples(name=None):
+        *line, version, bundle, night = key
+        status = verdict.SEVERITY[rank]
+        partial = status == "PASS" and checks < len(verdict.CHECKS)
+        symbol = verdict.PARTIAL.symbol if partial else verdict.STATUSES[status].symbol
+        found.setdefault(tuple(line), []).append(Night(night, version, bundle, status, symbol, time))
+    for nights in found.values():
+        nights.sort()
+    return found
+
+
+class Since(NamedTuple):
+    """Since which night a cell is as it is; ``before``: the night before that, None where none is on record."""
+
+    night: str
+    before: Night | None
+
+
+def since(nights: Iterable[Night], version: str, bundle: str) -> Since:
+    """Of the nights of one line, those of that version and bundle."""
+    own = [night for night in nights if (night.version, night.bundle) == (version, bundle)]
+    first = len(own) - 1
+    while first and own[first - 1].status == own[-1].status:
+        first -= 1
+    return Since(own[first].night, own[first - 1] if first else None)
+
+
+def version_changes(nights: Iterable[Night], bundle: str) -> list[tuple[Night, Night]]:
+    """Pairs of neighbouring versions of one line, each by its newest night with that bundle, that differ in status."""
+    newest = {night.version: night for night in nights if night.bundle == bundle}
+    versions = sorted(newest, key=_order)
+    pairs = itertools.pairwise(versions)
+    return [(newest[old], newest[new]) for old, new in pairs if newest[old].status != newest[new].status]
+
+
+def _order(version: str) -> tuple[int, Version | str]:
+    try:
+        return 1, Version(version)
+    except InvalidVersion:
+        return 0, version
+
+
+@dataclass
+class Sight:
+    """When a column was last seen. ``missing``: others ran in the newest night and it did not; ``stale``: it is too old;
+    ``replaced``: what took its place on that box, which is why its absence is no alarm."""
+
+    column: Column
+    first: str
+    last: str
+    time: str
+    nights: int
+    missing: bool = False
+    stale: bool = False
+    replaced: str = ""
+
+    @property
+    def silent(self) -> bool:
+        return (self.missing or self.stale) and not self.replaced
+
+
+def sights(frame: pandas.DataFrame, now: datetime, stale_days: float) -> list[Sight]:
+    """Every column on record, in the matrix's order. ``now``: UTC."""
+    cells = frame[frame["opset"].notna()]
+    seen = cells.groupby(COLUMN).agg(
+        first=("night", "min"), last=("night", "max"), time=("time", "max"), nights=("night", "nunique")
+    )
+    found = [Sight(Column(*key), *rest) for key, *rest in seen.itertuples(name=None)]
+    newest = max(sight.last for sight in found)
+    for sight in found:
+        sight.missing = sight.last < newest
+        sight.stale = now - moment(sight.time) > timedelta(days=stale_days)
+        sight.replaced = _successor(sight, found)
+    return found
+
+
+def _successor(sight: Sight, found: Iterable[Sight]) -> str:
+    """The version or bundle that came to the same box after the column's last night; empty when there is none."""
+
+    def place(one: Sight) -> tuple[str, ...]:
+        return tuple(value for name, value in one.column._asdict().items() if name not in ("version", "bundle", "told"))
+
+    later = [one for one in found if place(one) == place(sight) and one.first > sight.last]
+    if not later:
+        return ""
+    column = max(later, key=lambda one: one.time).column
+    return column.version if column.version != sight.column.version else column.bundle
+
+
+def moment(time: str) -> datetime:
+    """A row's time, in UTC. Raises ValueError on another form."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00"))
+
+
+def strip(nights: Iterable[Night], every: list[str]) -> Mapping[str, list[Night | None]]:
+    """Version (with its bundle where there are several) to that line's answer on each of the nights ``every``."""
+    nights = list(nights)
+    several = len({night.bundle for night in nights}) > 1
+    shown: dict[str, dict[str, Night]] = {}
+    for night in sorted(nights, key=lambda one: (_order(one.version), one.bundle), reverse=True):
+        shown.setdefault(f"{night.version} {night.bundle if several else ''}".strip(), {})[night.night] = night
+    return {name: [found.get(night) for night in every] for name, found in shown.items()}
