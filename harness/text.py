@@ -120,7 +120,9 @@ class Scorer:
 
     def interval(self, hypotheses: Sequence[str]) -> tuple[float, float, float]:
         """BLEU, and the ends of its 95 % interval by sacrebleu's bootstrap with its fixed seed."""
-        bleu = copy.copy(self._metrics["BLEU"])  # it notes the resampling in its signature, which is not that of a score
+        bleu = copy.copy(
+            self._metrics["BLEU"]
+        )  # it notes the resampling in its signature, which is not that of a score
         score = bleu.corpus_score(hypotheses, [self.references], n_bootstrap=BOOTSTRAP)
         return score.score, score._mean - score._ci, score._mean + score._ci
 

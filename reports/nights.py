@@ -7,70 +7,94 @@ and bundle: what a release manager means by "it used to work".
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas
 from packaging.version import InvalidVersion, Version
 
+from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import complete
-from harness.rows import Row
+from harness.rows import Row, RowsError
 from reports.matrix import Column, seen_status
 
 COLUMN = ["backend", "version", "device", "exporter", "precision", "layout", "box", "bundle"]
 LINE = ["backend", "device", "exporter", "layout", "precision", "opset", "box"]
-_KEPT = [*COLUMN, "opset", "check", "run", "time"]
+FORM = "%Y-%m-%dT%H:%M:%SZ"
+"""How rows write a time."""
+_KEPT = [*COLUMN, "cell", "check", "run", "time"]
 
 
-def history(places: Iterable[Path], bundle: Path) -> pandas.DataFrame:
+def history(places: Iterable[Path], bundle: Bundle) -> pandas.DataFrame:
     """Every row of every run as one line of a table: its cell, check and time, ``status`` as seen, the ``row`` itself.
 
-    Raises RowsError when there is no row, or a file cannot be read.
+    Raises RowsError when there is no row, or one that cannot be read.
     """
-    return table(complete(places, bundle))
+    return table(complete(places, Path(bundle.path)))
 
 
 def table(rows: list[Row]) -> pandas.DataFrame:
     """See ``history``."""
     frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in _KEPT})
+    frame["opset"] = [row.opset or 0 for row in rows]
     frame["status"] = [seen_status(row) for row in rows]
+    frame["word"] = [row.status for row in rows]
     frame["row"] = rows
+    odd = pandas.to_datetime(frame["time"], format=FORM, errors="coerce").isna()
+    if odd.any():
+        row = rows[int(odd.argmax())]
+        raise RowsError(f"run {row.run}: the time {row.time!r} is none that a run writes; copy its rows again")
     frame["night"] = frame.groupby("run")["time"].transform("min").str[:10]
     return frame
 
 
 class Night(NamedTuple):
-    """A cell on one night: its worst status of the newest rows then."""
+    """A cell on one night, by its newest rows then: its worst status as seen, and the word of ``word_of``."""
 
     night: str
     version: str
     bundle: str
     status: str
+    word: str
     symbol: str
     time: str
 
 
+def word_of(status: str, words: Iterable[str], partial: bool) -> str:
+    """What a cell is called: its status; but XFAIL when every failure was expected, XPASS when only such a pass is wrong,
+    PARTIAL when it passes what little ran. ``words``: its rows' own statuses."""
+    found = set(words)
+    if any(verdict.STATUSES[word].outcome == "fail" for word in found - {"XPASS"}):
+        return status
+    return next((word for word in ("XPASS", "XFAIL") if word in found), "PARTIAL" if partial else status)
+
+
 def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
     """The nights of each line (the values of LINE), oldest first."""
-    cells = frame[frame["opset"].notna()].sort_values(["time", "run"], kind="stable")
+    cells = frame[frame["cell"] != ""].sort_values(["time", "run"], kind="stable")
     place = [*LINE, "version", "bundle", "night"]
     newest = cells.drop_duplicates([*place, "check"], keep="last")
     newest = newest.assign(rank=newest["status"].map(verdict.SEVERITY.index))
     found: dict[tuple[object, ...], list[Night]] = {}
     grouped = newest.groupby(place, sort=False).agg(
-        rank=("rank", "min"), checks=("check", "nunique"), time=("time", "max")
+        rank=("rank", "min"), words=("word", "unique"), checks=("check", "nunique"), time=("time", "max")
     )
-    for key, rank, checks, time in grouped.itertuples(name=None):
+    for key, rank, words, checks, time in grouped.itertuples(name=None):
         *line, version, bundle, night = key
         status = verdict.SEVERITY[rank]
-        partial = status == "PASS" and checks < len(verdict.CHECKS)
-        symbol = verdict.PARTIAL.symbol if partial else verdict.STATUSES[status].symbol
-        found.setdefault(tuple(line), []).append(Night(night, version, bundle, status, symbol, time))
+        word = word_of(status, words, status == "PASS" and checks < len(verdict.CHECKS))
+        symbol = verdict.PARTIAL.symbol if word == "PARTIAL" else verdict.STATUSES[status].symbol
+        found.setdefault(tuple(line), []).append(Night(night, version, bundle, status, word, symbol, time))
     for nights in found.values():
         nights.sort()
     return found
+
+
+def line_of(row: Row) -> tuple[object, ...]:
+    """The line that a row's cell is on."""
+    return tuple(getattr(row, name) or 0 if name == "opset" else getattr(row, name) for name in LINE)
 
 
 class Since(NamedTuple):
@@ -106,8 +130,8 @@ def _order(version: str) -> tuple[int, Version | str]:
 
 @dataclass
 class Sight:
-    """When a column was last seen. ``missing``: others ran in the newest night and it did not; ``stale``: it is too old;
-    ``replaced``: what took its place on that box, which is why its absence is no alarm."""
+    """When a column was last seen. ``missing``: others ran in the newest night and it did not; ``stale``: it is too old, or
+    from the future; ``replaced``: what took its place on that box, which is why its absence is no alarm."""
 
     column: Column
     first: str
@@ -125,15 +149,15 @@ class Sight:
 
 def sights(frame: pandas.DataFrame, now: datetime, stale_days: float) -> list[Sight]:
     """Every column on record, in the matrix's order. ``now``: UTC."""
-    cells = frame[frame["opset"].notna()]
+    cells = frame[frame["cell"] != ""]
     seen = cells.groupby(COLUMN).agg(
         first=("night", "min"), last=("night", "max"), time=("time", "max"), nights=("night", "nunique")
     )
     found = [Sight(Column(*key), *rest) for key, *rest in seen.itertuples(name=None)]
-    newest = max(sight.last for sight in found)
+    newest = max((sight.last for sight in found), default="")
     for sight in found:
         sight.missing = sight.last < newest
-        sight.stale = now - moment(sight.time) > timedelta(days=stale_days)
+        sight.stale = not timedelta(days=-1) <= now - moment(sight.time) <= timedelta(days=stale_days)
         sight.replaced = _successor(sight, found)
     return found
 
@@ -152,8 +176,8 @@ def _successor(sight: Sight, found: Iterable[Sight]) -> str:
 
 
 def moment(time: str) -> datetime:
-    """A row's time, in UTC. Raises ValueError on another form."""
-    return datetime.fromisoformat(time.replace("Z", "+00:00"))
+    """A row's time, in UTC."""
+    return datetime.strptime(time, FORM).replace(tzinfo=timezone.utc)
 
 
 def strip(nights: Iterable[Night], every: list[str]) -> Mapping[str, list[Night | None]]:

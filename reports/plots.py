@@ -42,7 +42,7 @@ _STYLE = {
 def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first: int | None) -> str:
     """The largest gap of any sentence at each step, beside PyTorch's own and the bound. ``first``: first wrong step."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(2.7)
+        axes = _axes(2.5)
         steps = np.arange(int(at[:, 1].max()) + 1)
         theirs, own = _worst(at, gap, len(steps)), _worst(at, floor, len(steps))
         least = _least(theirs, own)
@@ -57,7 +57,7 @@ def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first
 def drift(at: np.ndarray, tensors: Mapping[str, tuple[np.ndarray, float]], first: int | None) -> str:
     """Gaps of each layer's own cache over decode steps, in bounds. ``tensors``: label to gaps and bound, K then V."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(2.7)
+        axes = _axes(2.5)
         steps = np.arange(int(at[:, 1].max()) + 1)
         worst = {label: _worst(at, gap / bound, len(steps)) for label, (gap, bound) in tensors.items()}
         least = _least(*worst.values())
@@ -108,7 +108,7 @@ def _runs(steps: np.ndarray, level: np.ndarray) -> Iterable[tuple[int, int, int]
 
 
 def _axes(height: float) -> Axes:
-    return Figure(figsize=(5.2, height), layout="constrained").add_subplot()
+    return Figure(figsize=(4.5, height), layout="constrained").add_subplot()
 
 
 def _logarithmic(axes: Axes) -> Axes:

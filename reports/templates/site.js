@@ -24,9 +24,9 @@ for (const button of document.querySelectorAll("[data-copies]")) {
 
 const form = document.getElementById("filters");
 if (form) {
-  const words = JSON.parse(document.getElementById("words").textContent);
+  const words = Object.fromEntries([...form.elements.status.options].map((option) => [option.value, option]));
   const rows = [...document.querySelectorAll(".matrix tbody tr")];
-  const facets = ["family", "layout", "precision", "exporter", "box"];
+  const facets = ["backend", "layout", "precision", "exporter", "box"];
   for (const cell of document.querySelectorAll(".matrix td")) {
     const shown = cell.firstElementChild;
     Object.assign(cell, { symbol: shown.textContent, label: shown.getAttribute("aria-label"), kept: cell.className });
@@ -42,9 +42,8 @@ if (form) {
       for (const cell of row.querySelectorAll("td")) {
         const status = asked.check ? cell.checks[asked.check] || "MISSING" : cell.dataset.status;
         const inside = cell.firstElementChild;
-        const [symbol, , meaning] = [words[status][1], 0, words[status][2]];
-        inside.textContent = asked.check ? symbol : cell.symbol;
-        inside.setAttribute("aria-label", asked.check ? `${cell.label}; ${asked.check}: ${meaning}` : cell.label);
+        inside.textContent = asked.check ? words[status].dataset.symbol : cell.symbol;
+        inside.setAttribute("aria-label", asked.check ? `${cell.label}; ${asked.check}: ${words[status].text}` : cell.label);
         cell.className = asked.check ? cell.kept.replace(/s-\w+/, `s-${status}`) : cell.kept;
         const fits = wanted && (!asked.status || status === asked.status);
         cell.classList.toggle("out", !fits);
