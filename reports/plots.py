@@ -12,12 +12,14 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 LEVELS = (0.25, 1.0, 10.0, 1000.0)
 """Edges of the heat map's levels, in bounds. A bound is four times PyTorch's own largest gap."""
 LEVEL_NAMES = ("within PyTorch's noise", "inside the bound", "up to 10 bounds", "up to 1000 bounds", "beyond")
 MOST_ROWS = 40
+WIDTH, BOTTOM = 4.5, 0.45
+"""Inches: of a figure, and of the numbers below its axes."""
 
 # Colours that stand for the page's variables while matplotlib draws.
 _VARIABLES = {
@@ -42,7 +44,7 @@ _STYLE = {
 def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first: int | None) -> str:
     """The largest gap of any sentence at each step, beside PyTorch's own and the bound. ``first``: first wrong step."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(2.5)
+        axes = _axes(1.6, told=4)
         steps = np.arange(int(at[:, 1].max()) + 1)
         theirs, own = _worst(at, gap, len(steps)), _worst(at, floor, len(steps))
         least = _least(theirs, own)
@@ -57,7 +59,7 @@ def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first
 def drift(at: np.ndarray, tensors: Mapping[str, tuple[np.ndarray, float]], first: int | None) -> str:
     """Gaps of each layer's own cache over decode steps, in bounds. ``tensors``: label to gaps and bound, K then V."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(2.5)
+        axes = _axes(1.6, told=len(tensors) + 2)
         steps = np.arange(int(at[:, 1].max()) + 1)
         worst = {label: _worst(at, gap / bound, len(steps)) for label, (gap, bound) in tensors.items()}
         least = _least(*worst.values())
@@ -78,11 +80,12 @@ def heat(at: np.ndarray, gap: np.ndarray, bound: float, names: Mapping[int, str]
     level = np.where(np.isnan(gap), -1, np.searchsorted(LEVELS, gap / bound))
     rows = list(dict.fromkeys(at[:, 0].tolist()))
     if len(rows) > MOST_ROWS:
-        largest = {row: np.nan_to_num(gap[at[:, 0] == row], nan=-1.0).max() for row in rows}
-        kept = set(sorted(rows, key=lambda row: -largest[row])[:MOST_ROWS])
+        largest = {row: np.fmax.reduce(gap[at[:, 0] == row]) for row in rows}
+        kept = set(sorted(rows, key=lambda row: np.nan_to_num(-largest[row], nan=np.inf))[:MOST_ROWS])
         rows = [row for row in rows if row in kept]
+    shades = sorted(set(level[level >= 0].tolist()))
     with matplotlib.rc_context({**_STYLE, "axes.grid": False}):
-        axes = _axes(0.9 + 0.17 * len(rows))
+        axes = _axes(0.17 * len(rows), told=len(shades), left=1.55)
         for place, row in enumerate(rows):
             mine = at[:, 0] == row
             for start, stop, shade in _runs(at[mine, 1], level[mine]):
@@ -92,7 +95,7 @@ def heat(at: np.ndarray, gap: np.ndarray, bound: float, names: Mapping[int, str]
         axes.set(xlabel="decode step", xlim=(-0.5, at[:, 1].max() + 0.5), ylim=(len(rows) - 0.5, -0.5))
         axes.set_yticks(range(len(rows)), [_short(names.get(row, f"row {row}")) for row in rows], fontsize=7.5)
         axes.tick_params(length=0)
-        for shade in sorted(set(level[level >= 0].tolist())):
+        for shade in shades:
             axes.barh(0, 0, color=_HEAT[shade], label=LEVEL_NAMES[shade])
         return _svg(axes)
 
@@ -107,8 +110,14 @@ def _runs(steps: np.ndarray, level: np.ndarray) -> Iterable[tuple[int, int, int]
             yield int(steps[part[0]]), int(steps[part[-1]]) + 1, int(level[part[0]])
 
 
-def _axes(height: float) -> Axes:
-    return Figure(figsize=(4.5, height), layout="constrained").add_subplot()
+def _axes(height: float, told: int, left: float = 0.62) -> Axes:
+    """Axes of that height in inches, with room for a legend that tells ``told`` things, two a line, and for the numbers.
+
+    Stated, because measuring it would double the time that a figure takes.
+    """
+    whole = height + 0.15 + 0.18 * -(-told // 2) + BOTTOM
+    sides = (left / WIDTH, BOTTOM / whole, (WIDTH - left - 0.1) / WIDTH, height / whole)
+    return Figure(figsize=(WIDTH, whole)).add_axes(sides)
 
 
 def _logarithmic(axes: Axes) -> Axes:
@@ -118,7 +127,7 @@ def _logarithmic(axes: Axes) -> Axes:
     axes.set_ylim(10.0 ** np.floor(np.log10(low)), 10.0 ** np.ceil(np.log10(high)))
     axes.yaxis.set_major_locator(LogLocator(numticks=7))
     axes.yaxis.set_major_formatter(lambda value, _: f"1e{round(np.log10(value))}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
     return axes
 
 
@@ -159,7 +168,7 @@ def _svg(axes: Axes) -> str:
     figure = axes.get_figure(root=True)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside upper left", ncols=2, handlelength=2.2, columnspacing=1.2)
+        figure.legend(handles, labels, loc="upper left", ncols=2, borderaxespad=0, handlelength=2.2, columnspacing=1.2)
     stream = io.StringIO()
     figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _for_page(stream.getvalue())

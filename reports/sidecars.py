@@ -104,7 +104,7 @@ class Sidecars:
             for name in stats if ".decoder." in name and f"{name}.gap" in series
         }  # fmt: skip
         if own:
-            largest = (f"{label} {np.nan_to_num(gap / bound).max():.3g}" for label, (gap, bound) in own.items())
+            largest = (f"{label} {np.fmax.reduce(gap / bound, initial=0):.3g}" for label, (gap, bound) in own.items())
             words = f"Largest gap in bounds: {', '.join(largest)}."
             drawn = self._draw(plots.drift, series["steps"], own, rows["kv_values"].step)
             found.append(Plot("KV cache: drift per layer", words, drawn))
@@ -113,11 +113,11 @@ class Sidecars:
     def _of_logits(self, row: Row, series: Mapping[str, np.ndarray], bound: float) -> list[Plot]:
         at, gap, floor = series["steps"], series["logits.gap"], series["logits.floor"]
         names = {place: name for name, place in self._places.items()} if self.known(row) else {}
-        largest = np.nan_to_num(gap).max()
+        largest = np.fmax.reduce(gap, initial=0)
         words = f"Largest gap {largest:.3g}, bound {bound:.3g}, PyTorch's own {floor.max():.3g}."
         sentences, wrong = (list(dict.fromkeys(rows.tolist())) for rows in (at[:, 0], at[gap > bound, 0]))
         first = ", ".join(names.get(place, f"row {place}") for place in wrong[:NAMED])
-        more = ", …" if len(wrong) > NAMED else ""
+        more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
         out = f"{len(wrong)} of {len(sentences)} sentences leave the bound{': ' if wrong else ''}{first}{more}."
         return [
             Plot("Logits: gap against decode step", words, self._draw(plots.gaps, at, gap, floor, bound, row.step)),

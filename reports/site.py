@@ -243,14 +243,17 @@ def _comparable(page: Page) -> tuple[object, ...]:
     return page.opset, page.column.box, page.column.bundle
 
 
-def _reasons(pages: Iterable[Page]) -> list[tuple[str, list[Page]]]:
-    """Cells that do not pass, those with one reason together, worst first."""
-    found: dict[tuple[str, str], list[Page]] = {}
+def _reasons(pages: Iterable[Page]) -> list[tuple[str, list[list[Page]]]]:
+    """Why cells do not pass, worst first: a reason, and its cells, those of one column and one history together."""
+    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Page]]] = {}
     for page in pages:
         if page.word != "PASS":
-            found.setdefault((page.word, reason(page.entry)), []).append(page)
+            before, changes = page.since.before, [(old.version, new.version) for old, new in page.changes]
+            told = (page.column, page.since.night, before and (before.word, before.night), *changes)
+            why = (page.word, reason(page.entry), page.row.blame, page.row.knob)
+            found.setdefault(why, {}).setdefault(told, []).append(page)
     order = list(WORDS)
-    return [(text, found[(word, text)]) for word, text in sorted(found, key=lambda key: order.index(key[0]))]
+    return [(why[1], list(found[why].values())) for why in sorted(found, key=lambda why: order.index(why[0]))]
 
 
 def file_name(row: Row) -> str:

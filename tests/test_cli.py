@@ -14,7 +14,7 @@ from harness import cli
 from harness.replay import select
 from tests import helpers
 
-COMMANDS = ("record", "backends", "matrix", "explain", "expectations")
+COMMANDS = ("record", "backends", "matrix", "report", "explain", "expectations")
 
 
 def conform(*arguments: object, **environment: str) -> Any:
