@@ -24,24 +24,29 @@ COLUMN = ["backend", "version", "device", "exporter", "precision", "layout", "bo
 LINE = ["backend", "device", "exporter", "layout", "precision", "opset", "box"]
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 """How rows write a time."""
-_KEPT = [*COLUMN, "cell", "check", "run", "time"]
+_KEPT = [*COLUMN, "cell", "check", "status", "run", "time"]
 
 
-def history(places: Iterable[Path], bundle: Bundle) -> pandas.DataFrame:
-    """Every row of every run as one line of a table: its cell, check and time, ``status`` as seen, the ``row`` itself.
+class History(NamedTuple):
+    """``frame``: a line a row of every run, with the columns of a row that tell its cell, check, run and time, its
+    ``status``, the status ``seen`` under an expectation, and its ``night``. ``rows``: at least the newest of each cell and
+    check and of each absent backend."""
 
-    Raises RowsError when there is no row, or one that cannot be read.
-    """
-    return table(complete(places, Path(bundle.path)))
+    frame: pandas.DataFrame
+    rows: list[Row]
+
+
+def history(places: Iterable[Path], bundle: Bundle) -> History:
+    """Raises RowsError when there is no row, or one that cannot be read."""
+    rows = complete(places, Path(bundle.path))
+    return History(table(rows), rows)
 
 
 def table(rows: list[Row]) -> pandas.DataFrame:
-    """See ``history``."""
+    """See History."""
     frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in _KEPT})
     frame["opset"] = [row.opset or 0 for row in rows]
-    frame["status"] = [seen_status(row) for row in rows]
-    frame["word"] = [row.status for row in rows]
-    frame["row"] = rows
+    frame["seen"] = [seen_status(row) for row in rows]
     odd = pandas.to_datetime(frame["time"], format=FORM, errors="coerce").isna()
     if odd.any():
         row = rows[int(odd.argmax())]
@@ -76,10 +81,10 @@ def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
     cells = frame[frame["cell"] != ""].sort_values(["time", "run"], kind="stable")
     place = [*LINE, "version", "bundle", "night"]
     newest = cells.drop_duplicates([*place, "check"], keep="last")
-    newest = newest.assign(rank=newest["status"].map(verdict.SEVERITY.index))
+    newest = newest.assign(rank=newest["seen"].map(verdict.SEVERITY.index))
     found: dict[tuple[object, ...], list[Night]] = {}
     grouped = newest.groupby(place, sort=False).agg(
-        rank=("rank", "min"), words=("word", "unique"), checks=("check", "nunique"), time=("time", "max")
+        rank=("rank", "min"), words=("status", "unique"), checks=("check", "nunique"), time=("time", "max")
     )
     for key, rank, words, checks, time in grouped.itertuples(name=None):
         *line, version, bundle, night = key

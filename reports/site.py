@@ -107,8 +107,8 @@ class Site:
     def __init__(self, places: Sequence[Path], bundle: Bundle, stale_days: float, now: datetime) -> None:
         self.now, self.stale_days = now, stale_days
         self.sidecars = Sidecars((place if place.is_dir() else place.parent for place in places), bundle)
-        frame = nights.history(places, bundle)
-        self.matrix = build(frame["row"])
+        frame, rows = nights.history(places, bundle)
+        self.matrix = build(rows)
         self.lines = nights.nightly(frame)
         self.every_night = sorted({night.night for line in self.lines.values() for night in line}, reverse=True)
         self.sights = {sight.column: sight for sight in nights.sights(frame, now, stale_days)}
