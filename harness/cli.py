@@ -111,11 +111,24 @@ def _parser() -> argparse.ArgumentParser:
 
     envs = command(
         "envs", _envs, "make, list and remove the environments of other runtime versions, which NAME@VERSION runs in",
-        "conform envs create ort@1.10 openvino@2022.3; pytest --backend=ort@1.10,openvino@2022.3",
+        "conform envs create ort@1.10 openvino@2022.3",
     )  # fmt: skip
     envs.add_argument("action", choices=["create", "list", "remove"])
     envs.add_argument(
         "names", nargs="*", help="NAME@VERSION, NAME@all or all, of backends/envs.toml (list: default all)"
+    )
+
+    report = command(
+        "report", _report, "write a static site over the rows of many boxes and nights, to open in any browser",
+        "conform report results jetson-results --out site",
+    )  # fmt: skip
+    report.add_argument("results", nargs="+", type=Path, help="results folders or .jsonl files")
+    report.add_argument("--out", type=Path, required=True, help="folder to write; only a report is ever replaced")
+    report.add_argument(
+        "--bundle", type=Path, help="bundle of the rows, for their texts and token strings (default: the embedded one)"
+    )
+    report.add_argument(
+        "--stale-days", type=count, default=3, help="days after which a box is called stale (default: 3)"
     )
 
     explain = command(
@@ -453,6 +466,23 @@ def _links(places: Sequence[Path], page: Path) -> dict[str, str]:
     """Where each run's rows lie, as seen from the page."""
     files = [path for place in places for path in (place.glob("*.jsonl") if place.is_dir() else [place])]
     return {path.stem: Path(os.path.relpath(path, page.parent)).as_posix() for path in files}
+
+
+def _report(options: argparse.Namespace) -> int:
+    from datetime import datetime, timezone
+
+    from harness.launch import EMBEDDED
+
+    try:
+        from reports import site
+    except ImportError as error:
+        raise BadInput(f"the report needs its libraries ({error}); pip install -e '.[reports]'") from error
+    try:
+        now = datetime.now(timezone.utc)
+        print(site.write(options.results, options.out, options.bundle or EMBEDDED, options.stale_days, now))
+    except site.SiteError as error:
+        raise BadInput(str(error)) from error
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from harness.replay import select
 from tests import helpers
 
 COMMANDS = (
-    "record", "exporters", "backends", "matrix", "envs", "explain", "expectations", "compact", "diff", "gate",
+    "record", "exporters", "backends", "matrix", "envs", "report", "explain", "expectations", "compact", "diff", "gate",
 )  # fmt: skip
 
 
