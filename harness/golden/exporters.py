@@ -62,7 +62,7 @@ REFUSALS = [
     ("no adapter", "operator"),
     ("no previous version", "operator"),
 ]
-ASSERTION = re.compile(r".*Assertion `\w+` failed: ")
+ASSERTION = re.compile(r".*Assertion `.*` failed: ")
 """Where in the C++ source it was said stands before what was said."""
 
 
