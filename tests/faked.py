@@ -42,7 +42,7 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
 
 
 def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.ModuleType:
-    """``backends/NAME.py`` and the ``cuda.py`` it uses, with text replaced; each ``mistakes`` key must stand in one of them."""
+    """``backends/NAME.py`` and the ``cuda.py`` it uses, each key of ``mistakes`` replaced by its value."""
     sources = {stem: (helpers.ROOT / "backends" / f"{stem}.py").read_text(encoding="utf-8") for stem in ("cuda", name)}
     for right, wrong in (mistakes or {}).items():
         stem = next((stem for stem, source in sources.items() if right in source), None)

@@ -10,18 +10,18 @@ __fake__ = True
 GPUS = ["Fake Orin"]
 
 
-class cudaError_t(enum.IntEnum):  # noqa: N801 - the library's names
+class cudaError_t(enum.IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
     cudaErrorNoDevice = 100
 
 
-class cudaMemcpyKind(enum.IntEnum):  # noqa: N801
+class cudaMemcpyKind(enum.IntEnum):
     cudaMemcpyHostToDevice = 1
     cudaMemcpyDeviceToHost = 2
 
 
-class cudaStream_t:  # noqa: N801
+class cudaStream_t:
     def __init__(self, handle: int) -> None:
         self.handle = handle
 
