@@ -160,6 +160,6 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def version_of(module: Any) -> str:
+def version_of(module: Any, version: str = "") -> str:
     """A runtime's version. That of a test's fake ends in ``-fake``: its rows are no evidence, and no matrix shows them."""
-    return str(module.__version__) + ("-fake" if getattr(module, "__fake__", False) else "")
+    return (version or str(module.__version__)) + ("-fake" if getattr(module, "__fake__", False) else "")

@@ -225,7 +225,12 @@ class _Program(contract.Program):
         return contract.Placement(self.backend.device, precision, said)
 
     def close(self) -> None:
+        """Context, engine, runtime, in this order; a second time does nothing."""
         self.get = self.set_shape = {}
         while self.owned:
             del self.owned[0]
-        self.cuda.end(self.stream)
+        if self.stream is not None:
+            self.stream = self.cuda.end(self.stream)
+
+    def __del__(self) -> None:
+        self.close()
