@@ -1,6 +1,7 @@
 """Adapters on the fakes of ``tests/fakes``: whole, or with one line of their source made wrong."""
 
 import gc
+import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from tests import helpers
 from tests.saboteurs import frame
 
 FAKES = Path(__file__).parent / "fakes"
-NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings")
+NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings", "fake_model")
 CHECKS = ("encoder", "kv_shape", "kv_values", "placement")
 """Checks of the forced replay alone: every tensor of two batches, a second a cell."""
 
@@ -25,6 +26,8 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
     for name in shown:
         del sys.modules[name]
     sys.path.insert(0, str(FAKES))
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{FAKES / 'bin'}{os.pathsep}{path}"
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
     try:
         import fake_device
@@ -35,6 +38,7 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
             setattr(fake_settings, name, value)
         yield fake_device
     finally:
+        os.environ["PATH"] = path
         sys.path.remove(str(FAKES))
         for name in [name for name in sys.modules if name.split(".")[0] in NAMES]:
             del sys.modules[name]

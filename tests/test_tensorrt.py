@@ -158,7 +158,7 @@ MISTAKES = [
      NAMED, "use after free"),
     ("inputs leak", "                self.cuda.free(memory)", "                pass", NAMED, "blocks of device memory"),
     ("outputs leak", "weakref.finalize(array, lambda: free(kept.pop(key))).atexit = False", "pass", NAMED, "leak"),
-    ("the stream leaks", "self.stream = self.cuda.end(self.stream)", "self.stream = None", NAMED, "streams were never given back"),
+    ("the stream leaks", "self.stream = self.cuda.end(self.stream)", "self.stream = None", NAMED, "streams were never"),
     ("too small a buffer", "own[name] = self.cuda.malloc(max(array.nbytes, 1))\n            self._execute",
      "own[name] = self.cuda.malloc(max(array.nbytes // 2, 1))\n            self._execute", NAMED, "are allocated"),
     ("the engine goes before its context", "[context, engine, runtime, log]", "[engine, context, runtime, log]", NAMED, ""),

@@ -5,8 +5,8 @@ neither read, written nor freed. That is stricter than some drivers are, and wha
 """
 
 import itertools
-import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Device:
         self.blocks: dict[int, Block] = {}
         self.freed: set[int] = set()
         self.streams: dict[int, list[Callable[[], None]]] = {}
-        self.handles: weakref.WeakSet[object] = weakref.WeakSet()
+        self.handles: dict[int, Any] = {}
         self.fail_at = self.allocations = self.uploads = 0
         self._numbers = itertools.count(0x7F00_0000_0000, 0x1_0000)
 
@@ -92,6 +92,18 @@ class Device:
         if not array.flags.writeable:
             self.fault("copy to the host: the array is read-only")
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(bytes(block.data[:size]), np.uint8)
+
+    def handle(self, made: Any) -> int:
+        """A number for an object of the library; ``taken`` gives the object back."""
+        number = next(self._numbers)
+        self.handles[number] = made
+        return number
+
+    def taken(self, number: int, kind: type, use: str) -> Any:
+        made = self.handles.get(number)
+        if type(made) is not kind:
+            self.fault(f"{use}: {number!r} is no {kind.__name__}, or no longer one")
+        return made
 
     def new_stream(self) -> int:
         stream = next(self._numbers)

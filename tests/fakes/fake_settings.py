@@ -6,3 +6,7 @@ REFUSES_EMPTY = False
 """Whether TensorRT refuses profiles with an empty cache."""
 NO_IMPORTER: set[str] = set()
 """Operators that TensorRT's parser does not know."""
+ASCENDS = 1
+"""Ascend devices that pyACL finds."""
+EXECUTE_CODE = 0
+"""What acl.mdl.execute returns."""

@@ -10,17 +10,17 @@ import json
 import weakref
 from typing import Any
 
+import fake_model
 import fake_settings
 import numpy as np
 import onnx
-import onnxruntime
 from fake_device import DEVICE
+from fake_model import shape_of as _shape
 
 __fake__ = True
 __version__ = fake_settings.VERSION
 MAJOR, MINOR = (int(word) for word in __version__.split(".")[:2])
 NAMED, NUMBERED = (MAJOR, MINOR) >= (8, 5), MAJOR < 10
-KNOWN_DIMS = {"total": lambda sizes: sizes["past"] + 1}
 
 
 class ILogger:
@@ -126,10 +126,6 @@ class Builder(_Owned):
         return Plan(network, config)
 
 
-def _shape(port: Any) -> list[int | str]:
-    return [dim.dim_param or dim.dim_value for dim in port.type.tensor_type.shape.dim]
-
-
 def _dtype(port: Any) -> DataType:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(port.type.tensor_type.elem_type).name
     return DataType("int32" if dtype == "int64" and MAJOR < 10 else dtype)
@@ -233,10 +229,7 @@ class ICudaEngine(_Owned):
         super().__init__(runtime)
         self.plan = plan
         self.ports = [*plan.graph.input, *plan.graph.output]
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = 1
-        settings.log_severity_level = 3
-        self.session = onnxruntime.InferenceSession(plan.path, settings, providers=["CPUExecutionProvider"])
+        self.session = fake_model.session(plan.path)
 
     if NAMED:
 
@@ -345,16 +338,8 @@ class IExecutionContext(_Owned):
         engine = self.owner("get_tensor_shape")
         if engine.is_input(name):
             return self.shapes.get(name, (-1,))
-        sizes: dict[str, int] = {}
-        for port in engine.plan.graph.input:
-            if port.name not in self.shapes:
-                return tuple(-1 if isinstance(size, str) else size for size in _shape(engine.port(name)))
-            sizes.update(zip(map(str, _shape(port)), self.shapes[port.name], strict=True))
-        sizes = {word: size for word, size in sizes.items() if not word.isdecimal()}
-        return tuple(
-            size if isinstance(size, int) else sizes[size] if size in sizes else KNOWN_DIMS[size](sizes)
-            for size in _shape(engine.port(name))
-        )
+        shape = fake_model.shape(engine.plan.graph, name, self.shapes)
+        return shape or tuple(-1 if isinstance(size, str) else size for size in _shape(engine.port(name)))
 
     def _execute(self, stream: int) -> bool:
         engine = self.owner("execute")
