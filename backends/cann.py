@@ -96,7 +96,7 @@ class Backend(contract.Backend):
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder.name)
             said = done.stdout.decode("utf-8", "replace").strip()
             if done.returncode or not os.path.exists(place + ".om"):
-                raise contract.StageError("build", contract.first_kind(said, REFUSALS), said or "atc gave no model")
+                raise contract.refusal("build", [said or "atc gave no model"], REFUSALS)
             self.files[key] = place + ".om"
         return self.files[key]
 
@@ -175,7 +175,7 @@ class _Program(contract.Program):
             self.check("acl.mdl.execute", self.acl.mdl.execute(self.model, self.inputs[0], self.outputs[0]))
             return {port.name: self._given(at) for at, port in enumerate(self.part.outputs)}
         except RuntimeError as error:
-            raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
+            raise contract.refusal("run", [str(error)], REFUSALS) from error
 
     def _index(self, name: str) -> Tuple[int, int]:
         return self.acl.mdl.get_input_index_by_name(self.desc, name)  # type: ignore[no-any-return]

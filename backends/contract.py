@@ -155,6 +155,12 @@ def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
     return next((kind for fragment, kind in patterns if fragment.lower() in low), "other")
 
 
+def refusal(stage: str, said: List[str], patterns: List[Tuple[str, str]]) -> StageError:
+    """The StageError for what a runtime said, each thing once; its kind by ``first_kind``. The caller raises it."""
+    words = "; ".join(dict.fromkeys(said)) or "refused without a word"
+    return StageError(stage, first_kind(words, patterns), words)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's words, or its class where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -59,12 +59,14 @@ class Bindings:
         self._call("cudaFree", memory)
 
     def upload(self, memory: Any, array: np.ndarray) -> None:
-        kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._call("cudaMemcpy", memory, array, array.nbytes, kind)
+        if array.nbytes:
+            kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice
+            self._call("cudaMemcpy", memory, array, array.nbytes, kind)
 
     def download(self, array: np.ndarray, memory: Any) -> None:
-        kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._call("cudaMemcpy", array, memory, array.nbytes, kind)
+        if array.nbytes:
+            kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost
+            self._call("cudaMemcpy", array, memory, array.nbytes, kind)
 
     def stream(self) -> Any:
         return self._call("cudaStreamCreate")
@@ -98,6 +100,14 @@ class PyCuda:
 
     def free(self, memory: Any) -> None:
         memory.free()
+
+    def upload(self, memory: Any, array: np.ndarray) -> None:
+        if array.nbytes:
+            self.api.memcpy_htod(memory, array)
+
+    def download(self, array: np.ndarray, memory: Any) -> None:
+        if array.nbytes:
+            self.api.memcpy_dtoh(array, memory)
 
     def handle(self, stream: Any) -> int:
         return int(stream.handle)

@@ -75,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     matrix.add_argument("results", nargs="+", type=Path, help="results folders or .jsonl files")
     matrix.add_argument("--format", choices=["terminal", "md", "csv", "json"], default="terminal")
+    matrix.add_argument(
+        "--table", choices=["opsets", "platforms"], default="opsets",
+        help="opsets: runtimes by opset; platforms: which kinds of box have been run (terminal, md) (default: opsets)",
+    )  # fmt: skip
     matrix.add_argument("--out", type=Path, help="file to write (default: standard output)")
     matrix.add_argument(
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
@@ -190,12 +194,17 @@ def _backends(options: argparse.Namespace) -> int:
 def _matrix(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
     from harness.merge import complete, unanswered
-    from reports import matrix
+    from reports import matrix, platforms
 
     rows = complete(options.results, options.bundle or EMBEDDED)
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
-    page = matrix.FORMATS[options.format](matrix.build(rows))
+    if options.table == "platforms":
+        if options.format not in ("terminal", "md"):
+            raise BadInput(f"--format {options.format}: the table of platforms is terminal or md")
+        page = platforms.table(rows, "simple" if options.format == "terminal" else "github")
+    else:
+        page = matrix.FORMATS[options.format](matrix.build(rows))
     if options.out:
         options.out.write_text(page, encoding="utf-8")
     else:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.judge import verdict
 from harness.rows import Row
-from reports import matrix
+from reports import matrix, platforms
 from tests import environments, faked, helpers
 
 ONE_CELL = ("--opset=17", "--layout=split")
@@ -141,6 +141,51 @@ def test_rows_of_a_fake_enter_no_matrix() -> None:
     assert "✅" not in page.replace("✅ pass", "").replace("     17  ✅", "")
     assert "⬜ tensorrt@8.5.3-fake: a test's fake, left out: its rows are no evidence" in page
     assert matrix.records(matrix.build(rows.values())) == []
+
+
+def _cell(
+    device: str, runtime: str = "ort", cpu: tuple[str, ...] = (), status: str = "PASS", stage: str = "compare"
+) -> Row:
+    cell = f"{runtime}@1/{device}/torchscript/split/fp32/op17"
+    return Row("cost", status, stage, compared=1, backend=runtime, runtime=runtime, version="1", device=device, opset=17,
+               cell=cell, box="a-box", time="2026-01-02T03:04:05Z", detail={"cpu": list(cpu)})  # fmt: skip
+
+
+PLACES = [
+    (_cell("cpu", cpu=("avx2",)), platforms.X86), (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
+    (_cell("nvidia-h200", "tensorrt"), platforms.GPU), (_cell("orin", "tensorrt"), platforms.JETSON),
+    (_cell("cuda", "ort"), platforms.GPU), (_cell("ascend310p3", "cann"), platforms.ASCEND),
+    (_cell("vitisai", "ort"), platforms.FPGA), (_cell("cpu"), platforms.OTHER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row, place", PLACES, ids=[place for _, place in PLACES])
+def test_a_row_is_placed_on_its_platform(row: Row, place: str) -> None:
+    [line] = platforms.reached([row])
+    assert (line.platform, line.depth, line.cells, line.boxes, line.last_run) == (
+        place,
+        "ran",
+        "1 ✅",
+        "a-box",
+        "2026-01-02",
+    )
+
+
+def test_platforms_that_nobody_ran_are_shown() -> None:
+    rows = [_cell("cpu", cpu=("avx2",)), _cell("qnn-htp", "ort:qnn", ("asimd",), "UNSUPPORTED", "load")]
+    lines = platforms.table(rows).splitlines()
+    assert sum("⬜" in line for line in lines) == len(platforms.PLATFORMS) - 2
+    assert any("ort:qnn@1" in line and "refused at load" in line and "1 🚫" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_conform_prints_the_table_of_platforms(openvino: Any) -> None:
+    page = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms")
+    assert page.returncode == 0, page.stderr
+    assert "ort:openvino@1.24.1" in page.stdout
+    assert "⬜" in page.stdout
+    wrong = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms", "--format", "csv")
+    assert (wrong.returncode, "terminal or md" in wrong.stderr) == (2, True)
 
 
 def _honest() -> Iterator[Row]:
