@@ -65,7 +65,7 @@ def test_cann_that_cannot_be_loaded_is_never_green(tmp_path: Path) -> None:
 def test_a_cann_that_is_believed_would_still_be_refused() -> None:
     """Even where the probe is skipped, compiling refuses rather than run on the CPU."""
     assert _in(
-        "cann", _COMPILE.format(provider="cann", path=_step(), before="backend.name = 'CANNExecutionProvider'")
+        "cann", _COMPILE.format(provider="cann", path=_step(), before="backend.other.name = 'CANNExecutionProvider'")
     ) == ["refused load"]
 
 
@@ -216,7 +216,7 @@ print(onnxruntime.InferenceSession({path!r}, providers=[{provider!r}]).get_provi
 """
 _COMPILE = """
 import numpy as np
-from backends import contract, ort
+from backends import contract, ort, providers
 from harness.bundle import Bundle
 bundle = Bundle("corpora/tiny-marian-en-zh.bundle", verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/split/fp32/op17").part("step")
@@ -235,7 +235,7 @@ found = program.placement()
 print(found.device, found.evidence)
 """
 _PROFILED = """
-ort._assigned = lambda session: {}
+providers.assigned = lambda session: {}
 found = program.placement()
 print(found.device, found.evidence)
 """
