@@ -55,7 +55,7 @@ class Backend(contract.Backend):
         if shutil.which("atc") is None:
             raise contract.Absent("atc, the model compiler, is not on PATH", TOOLKIT)
         self.acl, self.mode = acl, MODES[mode]
-        code = acl.init()
+        code = acl.init()  # and no finalize: a worker serves one backend, and its end gives the device back
         if code != 100002:  # this process did it before
             self.check("acl.init", code)
         count, code = acl.rt.get_device_count()

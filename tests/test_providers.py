@@ -3,10 +3,12 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.campaign import Campaign
 from harness.judge import verdict
 from harness.rows import Row
 from reports import matrix, platforms
@@ -141,6 +143,13 @@ def test_rows_of_a_fake_enter_no_matrix() -> None:
     assert "✅" not in page.replace("✅ pass", "").replace("     17  ✅", "")
     assert "⬜ tensorrt@8.5.3-fake: a test's fake, left out: its rows are no evidence" in page
     assert matrix.records(matrix.build(rows.values())) == []
+
+
+def test_a_run_of_a_fake_compared_nothing() -> None:
+    for version, compared in (("8.5.3", 7), ("8.5.3-fake", 0)):
+        target, campaign = SimpleNamespace(compared=0), SimpleNamespace(rows=[])
+        Campaign._count(campaign, Row("logits", "PASS", compared=7, version=version), target)  # type: ignore[arg-type]
+        assert target.compared == compared
 
 
 def _cell(

@@ -212,6 +212,23 @@ for each in (part, contract.Part("step", {bad.path!r}, (), ())):
         backend.compile(each, {{"level": 0}})
     except contract.StageError as error:
         print(error.stage, error.kind, error.message)
+
+import re, numpy as np
+from backends import cuda
+source = open(adapter.__file__).read()
+real = [tensorrt_rtx.ICudaEngine, tensorrt_rtx.IExecutionContext, tensorrt_rtx.EngineInspector]
+used = set(re.findall(r"(?:engine|context|inspector\\(\\))\\.(\\w+)", source))
+print("unknown", sorted(name for name in used if not any(hasattr(one, name) for one in real)))
+bindings = object.__new__(cuda.Bindings)
+from cuda.bindings import runtime
+bindings.api = runtime
+array = np.zeros(3, np.float32)
+array.setflags(write=False)
+for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (array.copy(), 4096))):
+    try:
+        getattr(bindings, name)(*given)
+    except RuntimeError as error:
+        print("called", error)
 """
     python = environments.python("tensorrt-rtx")
     done = subprocess.run([python, "-c", script], cwd=helpers.ROOT, capture_output=True, text=True, timeout=120)
@@ -221,8 +238,22 @@ for each in (part, contract.Part("step", {bad.path!r}, (), ())):
         assert lines[0].startswith("absent the CUDA driver is not here"), lines
         assert lines[2].startswith("load other IRuntime::deserializeCudaEngine"), lines
     assert lines[1] == "plan True"
-    assert lines[-1].startswith("parse operator strange (Foo): INVALID_NODE"), lines
-    assert "stranger (Bar)" in lines[-1]
+    [parse] = [line for line in lines if line.startswith("parse operator")]
+    assert parse.startswith("parse operator strange (Foo): INVALID_NODE"), lines
+    assert "stranger (Bar)" in parse
+    # What is left are the calls of versions before 8.5.
+    [unknown] = [line for line in lines if line.startswith("unknown")]
+    old = (
+        "execute_async_v2",
+        "get_binding_dtype",
+        "get_binding_name",
+        "get_binding_shape",
+        "num_bindings",
+        "set_binding_shape",
+    )
+    assert unknown == f"unknown {list(old)}"
+    if not lines[0].startswith("probe"):
+        assert sum("cudaErrorInsufficientDriver" in line for line in lines if line.startswith("called")) == 3, lines
 
 
 def _part(name: str) -> contract.Part:
