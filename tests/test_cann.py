@@ -1,6 +1,7 @@
 """The CANN adapter on named fakes of atc and pyACL: buckets, codes, absences, and planted mistakes."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_the_precision_mode_is_in_the_cell(provider: str | None, precision: str,
         assert backend.mode == mode
     assert (probe.device, probe.precision) == ("ascend310p3", precision)
     assert probe.version.endswith("-fake")
+
+
+FILES = [("opp/version.info", "Version=8.0.RC1\n", "8.0.RC1"),
+         ("version.cfg", "# a line\nrunning_version=[7.0.0.5.242:CANN-7.0]\n", "7.0.0.5.242"),
+         ("readme", "nothing", "unknown")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, text, version", FILES)
+def test_the_version_is_the_toolkits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, version: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
+    with faked.fakes():
+        assert adapter.Backend().probe().version == f"{version}-fake"
 
 
 ABSENCES = [
