@@ -12,6 +12,7 @@ REFUSALS = [
     ("unsupported opset", "opset"),
     ("unsupported onnx operation", "operator"),
     ("not supported operations", "operator"),
+    ("does not support the following ONNX operations", "operator"),
     ("no conversion rule", "operator"),
     ("not supported for", "operator"),
     ("shape", "shape"),
@@ -65,11 +66,12 @@ class Backend(contract.Backend):
             compiled = core.compile_model(model, "CPU", config)
         except Exception as error:
             raise contract.StageError(stage, contract.first_kind(str(error), REFUSALS), str(error)) from error
-        return _Program(compiled, part)
+        return _Program(core, compiled, part)
 
 
 class _Program(contract.Program):
-    def __init__(self, compiled: Any, part: contract.Part) -> None:
+    def __init__(self, core: Any, compiled: Any, part: contract.Part) -> None:
+        self.core = core  # 2023.0 answers no question about a compiled model once its core is gone
         self.compiled = compiled
         self.request = compiled.create_infer_request()
         declared = {port.name for port in part.outputs}
@@ -86,7 +88,10 @@ class _Program(contract.Program):
             raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
 
     def placement(self) -> "contract.Placement | None":
-        known = self.compiled.get_property("SUPPORTED_PROPERTIES")
+        try:
+            known = self.compiled.get_property("SUPPORTED_PROPERTIES")
+        except TypeError:  # 2022.1 has the list and cannot hand it over to Python
+            known = []
         if "INFERENCE_PRECISION_HINT" not in known:
             return contract.Placement("cpu", "fp32", "this version's CPU plugin computes in f32 unless told otherwise")
         hint = self.compiled.get_property("INFERENCE_PRECISION_HINT")

@@ -23,6 +23,7 @@ LEVELS = {
 # ONNX Runtime has one error class a status code, and most refusals share FAIL: only its words tell them apart.
 REFUSALS = [
     ("Unsupported model IR version", "ir"),
+    ("Unknown model file format version", "ir"),
     ("is under development and support for this is limited", "opset"),
     ("only guarantees support for models stamped with", "opset"),
     ("Unsupported opset", "opset"),

@@ -333,17 +333,18 @@ class Bundle:
         """PyTorch's own noise in that precision for ``logits``, ``self``, ``encoder`` or ``cross``."""
         return self.array(f"floor_{precision}_{output}")
 
-    def weight_bytes(self, graph: Graph) -> int:
-        """Bytes of the external weights that a graph's parts share."""
+    def weights(self, graph: Graph) -> List[str]:
+        """Names of the files with the external weights that a graph's parts share."""
         entry = next(
             item
             for item in self.manifest["graphs"]
             if item["parts"]["encoder"]["file"] == os.path.basename(graph.part("encoder").path)
         )
-        return sum(
-            self.files[name]["size"]
-            for name in {name for part in entry["parts"].values() for name in part.get("weights", [])}
-        )
+        return sorted({name for part in entry["parts"].values() for name in part.get("weights", [])})
+
+    def weight_bytes(self, graph: Graph) -> int:
+        """Bytes of those files."""
+        return sum(self.files[name]["size"] for name in self.weights(graph))
 
     @property
     def pieces(self) -> List[str]:

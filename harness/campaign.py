@@ -1,9 +1,11 @@
-"""One conformance run: targets × graphs × checks, answered lazily, each row written as it comes."""
+"""One conformance run: targets × graphs × checks. Workers run beside each other, each row is written as it comes."""
 
 import os
 import shlex
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -12,10 +14,12 @@ from backends.contract import Probe
 from harness import expectations, preflight
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
-from harness.launch import EMBEDDED, Launch
+from harness.launch import EMBEDDED, Launch, cores
+from harness.outcome import Outcome
 from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
+from harness.replay.trace import CHECKS as FORCED
 from harness.rows import Row, Writer, is_fake, read
 from harness.text import Scorer, complete
 
@@ -65,21 +69,36 @@ class Campaign:
             self.graphs = [graph for graph in self.bundle.graphs if self._wanted(graph)]
             if not self.graphs:
                 raise BundleError(f"{self.bundle.short} has no such graph; {self._offer()}")
-            self._scorer = Scorer(self.bundle)
-            for selector, worker in zip(launch.selectors, launch.workers, strict=True):
-                expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
-                target = Target(selector, worker, _version(selector, worker.probe()), expected)
-                if target.probe and any(one.probe and one.selector.name == selector.name for one in self.targets):
-                    worker.stop()  # asked for twice, by name and by the version that is here
-                else:
-                    self.targets.append(target)
+            self._scorer, self._scoring = Scorer(self.bundle), threading.Lock()
+            with ThreadPoolExecutor(cores()) as pool:
+                found = list(pool.map(_meet, range(len(launch.workers)), launch.workers))
+            for selector, worker, one in zip(launch.selectors, launch.workers, found, strict=True):
+                self._add(selector, worker, one)
         except BaseException:
             launch.stop()
             raise
         self.rows: list[Row] = []
         self._asked: dict[str, set[str]] = {}
         self._answers: dict[str, dict[str, Row]] = {}
-        self._running: Iterator[Row] = iter(())
+        self._over: set[tuple[str, str]] = set()  # cell and check: whatever was to be answered has been
+        self._lock = threading.Condition()
+        self._conductor = threading.Thread(target=self._conduct, daemon=True)
+        self._broken: BaseException | None = None
+        self._stopping = False
+
+    def _add(self, selector: select.Selector, worker: Worker, found: Found) -> None:
+        expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
+        target = Target(selector, worker, as_asked(selector, found), expected)
+        same = [one for one in self.targets if one.selector.name == selector.name and one.probe == target.probe]
+        if target.probe and same:
+            worker.stop()  # asked for twice, by name and by the version that is here
+        else:
+            self.targets.append(target)
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether several workers run at once. What a decode costs is then measured at the end, one worker at a time."""
+        return cores() > 1 and sum(target.probe is not None for target in self.targets) > 1
 
     @cached_property
     def writer(self) -> Writer:
@@ -92,6 +111,7 @@ class Campaign:
         return (
             graph.opset in options.opset
             and options.layout in (None, graph.layout)
+            and options.exporter in (None, graph.exporter)
             and options.precision in (None, graph.precision)
         )
 
@@ -99,7 +119,11 @@ class Campaign:
         opsets = sorted({graph.opset for graph in self.bundle.graphs})
         layouts = ", ".join(sorted({graph.layout for graph in self.bundle.graphs}))
         precisions = ", ".join(sorted({graph.precision for graph in self.bundle.graphs}))
-        return f"--opset {opsets[0]}-{opsets[-1]}, --layout {layouts}, --precision {precisions} are there"
+        exporters = ", ".join(sorted({graph.exporter for graph in self.bundle.graphs}))
+        words = (
+            f"--opset {opsets[0]}-{opsets[-1]}, --layout {layouts}, --precision {precisions}, --exporter {exporters}"
+        )
+        return f"{words} are there, not in every combination"
 
     def _take_up(self, rows: Iterable[Row]) -> None:
         """Rows of the interrupted run are answers; a later attempt replaces an earlier one."""
@@ -119,70 +143,106 @@ class Campaign:
                 asked.append(Question(target, None, "probe"))
             else:
                 asked += [Question(target, graph, check) for graph in self.graphs for check in verdict.CHECKS]
-        return asked
+        return sorted(asked, key=lambda one: one.check == "cost") if self.side_by_side else asked
 
     def only(self, questions: Iterable[Question]) -> None:
-        """Say which questions were selected, so that nothing else is computed. Raises OSError when no row can be written."""
+        """Say which questions were selected, and begin. Raises OSError when no row can be written."""
         for question in questions:
             self._asked.setdefault(question.cell, set()).add(question.check)
         if self._asked and self.writer.resumed:
             self._take_up(read(self.writer.path))
+        if not self.options.shared:
+            self._conductor.start()
 
     def ask(self, question: Question) -> Row:
-        """The row that answers; replays the cell as far as needed."""
-        answers = self._answers.setdefault(question.cell, {})
-        if question.check not in answers:
-            for row in self._running:
-                self._answers[row.cell or row.backend][row.check] = row
-                if question.check in answers:
+        """The row that answers, as soon as it is there."""
+        if question.graph is None and question.check not in self._answers.get(question.cell, {}):
+            self._record(not_here(question.target.selector, question.target.found), question.target, None)
+        elif self.options.shared and question.graph is not None:
+            # Which cells are asked here, and which elsewhere, shows as they are asked.
+            self._run(question.target, set(verdict.CHECKS), [question.graph])
+        with self._lock:
+            answers = self._answers.setdefault(question.cell, {})
+            while question.check not in answers:
+                if self._broken:
+                    raise self._broken
+                if (question.cell, question.check) in self._over:
+                    lost = Row(question.check, "ERROR", message="the replay ended without this answer")
+                    self._record(lost, question.target, question.graph)
                     break
-        if question.check not in answers:  # the cell under way, if any, is finished: begin this one
-            wanted = self._asked.get(question.cell, {question.check}) - set(answers)
-            self._running = self._cell(question, [check for check in (*verdict.CHECKS, "probe") if check in wanted])
-            for row in self._running:
-                answers[row.check] = row
-                if question.check in answers:
-                    break
-        if question.check not in answers:
-            lost = Row(question.check, "ERROR", message="the replay ended without this answer")
-            answers[question.check] = self._record(lost, question.target, question.graph)
-        return answers[question.check]
+                self._lock.wait()
+            return answers[question.check]
 
-    def _cell(self, question: Question, wanted: list[str]) -> Iterator[Row]:
-        target, graph = question.target, question.graph
-        if graph is None:
-            yield self._record(_not_here(target), target, None)
-            return
+    def _conduct(self) -> None:
+        """Run the targets, as many at once as there are cores; then, one at a time, what must have the box to itself."""
+        try:
+            numeric = set(verdict.CHECKS) - ({"cost"} if self.side_by_side else set())
+            here = [target for target in self.targets if target.probe]
+            with ThreadPoolExecutor(cores()) as pool:
+                for done in [pool.submit(self._run, target, numeric, self.graphs) for target in here]:
+                    done.result()
+            for target in here:
+                self._run(target, {"cost"}, self.graphs)
+        except BaseException as error:  # noqa: BLE001 - it is the asking thread's to raise
+            with self._lock:
+                self._broken = error
+                self._lock.notify_all()
+
+    def _run(self, target: Target, checks: set[str], graphs: Sequence[Graph]) -> None:
+        """Answer those of the checks that were asked, cell after cell."""
+        for graph in graphs:
+            cell = Question(target, graph, "").cell
+            with self._lock:
+                wanted = (self._asked.get(cell, set()) & checks) - set(self._answers.get(cell, ()))
+            if wanted and not self._stopping:
+                self._replay(target, graph, [check for check in verdict.CHECKS if check in wanted])
+            with self._lock:
+                self._over |= {(cell, check) for check in checks}
+                self._lock.notify_all()
+        if self.side_by_side and not self.options.shared:
+            target.worker.stop()  # its memory is the next one's
+
+    def _replay(self, target: Target, graph: Graph, wanted: list[str]) -> None:
         artifact = preflight.check(self.bundle, graph)
         if "artifact" in wanted:
-            yield self._record(artifact, target, graph)
+            self._record(artifact, target, graph)
         if artifact.status != "PASS":
             for check in wanted:
                 if check != "artifact":
                     message = f"not run, because the artifact check failed: {artifact.message}"
-                    yield self._record(Row(check, "ERROR", "parse", "artifact", message=message), target, graph)
+                    self._record(Row(check, "ERROR", "parse", "artifact", message=message), target, graph)
+            return
+        idle = self._never_ran(target, graph)
+        if wanted == ["cost"] and idle:
+            message = f"not measured: {idle.message}"
+            self._record(Row("cost", _seen(idle), idle.stage, idle.kind, message=message), target, graph)
             return
         numeric = [check for check in NUMERIC if check in wanted or (check == "tokens" and "text" in wanted)]
-        for row in self._attempts(question, numeric):
-            yield row
+        for row in self._attempts(target, graph, numeric):
             if row.check == "tokens" and "text" in wanted:
-                yield self._record(self._text(row), target, graph)
+                self._record(self._text(row), target, graph)
 
-    def _attempts(self, question: Question, checks: list[str]) -> Iterator[Row]:
+    def _never_ran(self, target: Target, graph: Graph) -> Row | None:
+        """An answer of a cell in which nothing was compared: measuring it would be one more refusal or crash."""
+        answers = self._answers.get(Question(target, graph, "").cell, {})
+        tried = [row for check, row in answers.items() if check in FORCED]
+        return tried[0] if tried and not any(row.compared for row in tried) else None
+
+    def _attempts(self, target: Target, graph: Graph, checks: list[str]) -> Iterator[Row]:
         """Answers of the worker. What fails unexpectedly is tried once more; when the attempts differ, that is FLAKY."""
-        target, graph = question.target, question.graph
-        assert graph is not None
-        series = os.path.join(self.writer.series, question.cell.replace("/", "_").replace(":", "_"))
+        cell = Question(target, graph, "").cell
+        series = os.path.join(self.writer.series, cell.replace("/", "_").replace(":", "_"))
+        alone = not self.options.shared
         failed: dict[str, Row] = {}
-        for row in target.worker.replay(graph.id, checks, series, {}) if checks else ():
+        for row in target.worker.replay(graph.id, checks, series, {}, alone) if checks else ():
             row = self._name(row, target, graph)
             if verdict.STATUSES[row.status].outcome == "fail" and row.status not in ("XPASS", "UNVERIFIED"):
                 failed[row.check] = row
-                self.writer.write(row)
+                self._write(row)
             else:
                 yield self._keep(row, target)
-        if failed:
-            for row in target.worker.replay(graph.id, list(failed), series + ".2", {}):
+        if failed and not self._stopping:
+            for row in target.worker.replay(graph.id, list(failed), series + ".2", {}, alone):
                 row = self._name(row, target, graph)
                 row.attempt = 2
                 first = failed[row.check]
@@ -194,9 +254,9 @@ class Campaign:
 
     def _text(self, tokens: Row) -> Row:
         if tokens.compared == 0 or not tokens.series:
-            status = tokens.detail.get("expected", {}).get("seen", tokens.status)
-            return Row("text", status, tokens.stage, tokens.kind, message=f"no text: {tokens.message}")
-        return complete(self._scorer, tokens, str(self.options.results))
+            return Row("text", _seen(tokens), tokens.stage, tokens.kind, message=f"no text: {tokens.message}")
+        with self._scoring:
+            return complete(self._scorer, tokens, str(self.options.results))
 
     def _record(self, row: Row, target: Target, graph: Graph | None) -> Row:
         return self._keep(self._name(row, target, graph), target)
@@ -213,9 +273,19 @@ class Campaign:
         return row
 
     def _keep(self, row: Row, target: Target) -> Row:
-        self._count(row, target)
-        self.writer.write(row)
+        """Write an answer down and let it be known."""
+        with self._lock:
+            if not self._stopping:  # else the worker did not die, it was sent away
+                self._count(row, target)
+                self.writer.write(row)
+                self._answers.setdefault(row.cell or target.selector.text, {})[row.check] = row
+                self._lock.notify_all()
         return row
+
+    def _write(self, row: Row) -> None:
+        with self._lock:
+            if not self._stopping:
+                self.writer.write(row)
 
     def _count(self, row: Row, target: Target) -> None:
         # What was placed, timed or checked beforehand is no comparison with PyTorch, and a fake compares nothing.
@@ -230,11 +300,33 @@ class Campaign:
             words.append(f"--bundle={shlex.quote(str(self.options.bundle))}")
         if self.options.python:
             words.append(f"--backend-python={shlex.quote(self.options.python)}")
-        return " ".join([*words, f"--opset={graph.opset}", f"--layout={graph.layout}", f"-k {check}"])
+        words += [f"--exporter={graph.exporter}", f"--opset={graph.opset}", f"--layout={graph.layout}"]
+        return " ".join([*words, f"-k {check}"])
+
+    def progress(self, last: Question) -> str:
+        """Where the run stands now that all of a backend, or all costs of it, has been asked: for a line of the terminal."""
+        if last.check == "cost":
+            return f"{last.target.selector.text}: costs measured"
+        with self._lock:
+            counts = Counter(_seen(row) for row in self.rows if row.backend == last.target.selector.name
+                             and (not last.target.probe or row.version == last.target.probe.version))  # fmt: skip
+            left = sum(len(checks - set(self._answers.get(cell, ()))) for cell, checks in self._asked.items())
+        words = ", ".join(f"{counts[status]} {status}" for status in verdict.SEVERITY if counts[status])
+        return f"{last.target.selector.text}: {words}; {left} answers to come"
 
     @property
     def all_absent(self) -> bool:
         return all(target.found.absent for target in self.targets)
+
+    def outcome(self) -> Outcome:
+        """What the run came to, so far."""
+        return Outcome(
+            [self.writer.path],
+            {target.selector.text: target.compared for target in self.targets if not target.found.absent},
+            self.absences(),
+            self._unmatched(),
+            self.writer.resumed if self.options.resume else None,
+        )
 
     def absences(self) -> list[str]:
         """A line for each backend that is not here."""
@@ -244,11 +336,7 @@ class Campaign:
             if target.found.absent
         ]
 
-    def idle(self) -> list[str]:
-        """Backends that are here and compared nothing."""
-        return [target.selector.text for target in self.targets if not target.compared and not target.found.absent]
-
-    def unmatched(self) -> list[str]:
+    def _unmatched(self) -> list[str]:
         """Expectations that nothing in a whole run spoke of: a file that nobody looks after. Part of a run says nothing."""
         whole = self.options.bundle == EMBEDDED and len(self.graphs) == len(self.bundle.graphs)
         everything = {(question.cell, question.check) for question in self.questions()}
@@ -263,40 +351,50 @@ class Campaign:
             if not any(entry.covers(row) for row in self.rows if row.backend == target.selector.name)
         ]
 
-    def totals(self) -> list[str]:
-        """The run in a few lines: counts, rows file, and whatever makes the exit code other than 0."""
-        counts = Counter(row.status for row in self.rows)
-        words = ", ".join(f"{counts[status]} {status}" for status in verdict.STATUSES if counts[status])
-        compared = sum(target.compared for target in self.targets)
-        lines = [f"{len(self.rows)} rows: {words}; {compared:,} elements compared", f"rows: {self.writer.path}"]
-        if self.options.resume:
-            lines.append(f"resumed {self.writer.resumed}" if self.writer.resumed else "nothing to resume: a new run")
-        lines += [f"{name} was asked for and compared nothing" for name in self.idle()]
-        return lines + self.unmatched() + self.absences()
-
     def close(self) -> None:
         """End the workers; rows already written stay. What was asked and not answered is left for ``--resume``."""
-        finished = all(checks <= set(self._answers.get(cell, ())) for cell, checks in self._asked.items())
+        with self._lock:
+            self._stopping = True
+            finished = all(checks <= set(self._answers.get(cell, ())) for cell, checks in self._asked.items())
+        while self._conductor.is_alive():  # killed again, should the conductor just be starting one
+            for target in self.targets:
+                target.worker.kill()
+            self._conductor.join(0.1)
         for target in self.targets:
             target.worker.stop()
         if "writer" in vars(self):
             self.writer.close(finished)
 
 
-def _version(selector: select.Selector, found: Found) -> Found:
+def _meet(number: int, worker: Worker) -> Found:
+    """Ask a worker what it is; those that must wait for their turn need not hold their memory until then."""
+    found = worker.probe()
+    if number >= cores():
+        worker.stop()
+    return found
+
+
+def _seen(row: Row) -> str:
+    """The status under an expectation's."""
+    return str(row.detail.get("expected", {}).get("seen", row.status))
+
+
+def as_asked(selector: select.Selector, found: Found) -> Found:
     """A version that was asked for and is not the one found is absent."""
     if found.probe is None or selector.version is None:
         return found
     if (found.probe.version + ".").startswith(selector.version + "."):
         return found
+    name = f"{selector.module.rpartition('.')[2]}@{selector.version}"
     reason = f"version {selector.version} was asked for, {found.probe.version} is installed"
-    return Found(absent={"reason": reason, "remedy": "give the interpreter that has it with --backend-python"})
+    remedy = f"conform envs create {name}, or give the interpreter that has it with --backend-python"
+    return Found(absent={"reason": reason, "remedy": remedy})
 
 
-def _not_here(target: Target) -> Row:
-    if target.found.absent:
-        absent = target.found.absent
-        said = f"{absent['reason']}; {absent['remedy']}"
-        return Row("probe", "ABSENT", "probe", message=said, version=target.selector.version or "")
-    assert target.found.failure is not None
-    return target.found.failure
+def not_here(selector: select.Selector, found: Found) -> Row:
+    """The one row of a backend that cannot be asked anything."""
+    if found.absent:
+        said = f"{found.absent['reason']}; {found.absent['remedy']}"
+        return Row("probe", "ABSENT", "probe", message=said, version=selector.version or "")
+    assert found.failure is not None
+    return found.failure

@@ -23,7 +23,9 @@ def proposals(rows: Iterable[Row]) -> dict[Path, tuple[str, str]]:
     """
     found: dict[Path, tuple[str, str]] = {}
     known = set(names())
-    ordered = sorted((row for row in rows if row.cell and row.backend in known), key=lambda row: row.backend)
+    ordered = sorted(
+        (row for row in rows if row.check in verdict.CHECKS and row.backend in known), key=lambda row: row.backend
+    )
     for backend, group in groupby(ordered, key=lambda row: row.backend):
         place = FOLDER / f"{backend}.toml"
         old = place.read_text(encoding="utf-8") if place.exists() else ""

@@ -31,6 +31,9 @@ class Options:
     results: Path = Path("results")
     resume: bool = False
     allow_absent: bool = False
+    exporter: str | None = None
+    shared: bool = False
+    """Whether other processes ask for other cells of the same run (pytest-xdist)."""
 
     def asked(self) -> dict[str, Any]:
         """What makes two runs the same question, in plain JSON."""
@@ -38,22 +41,27 @@ class Options:
             "backends": self.backends,
             "opset": [self.opset.start, self.opset.stop],
             "layout": self.layout,
+            "exporter": self.exporter,
             "precision": self.precision,
             "python": self.python,
         }
 
 
 class Launch:
-    """The selected backends' workers, starting. Raises UnknownBackend, and OSError for an interpreter that is not there."""
+    """The selected backends' workers; as many as there are cores are starting.
+
+    Raises UnknownBackend, and OSError for an interpreter that is not there.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.selectors: list[Selector] = [parse(text) for text in dict.fromkeys(options.backends)]
+        self.selectors = selected(options)
         self.workers = [
-            Worker(str(options.bundle), selector, options.limits, options.python) for selector in self.selectors
+            Worker(str(options.bundle), selector, options.limits, options.python or _interpreter(selector))
+            for selector in self.selectors
         ]
         try:
-            for worker in self.workers:
+            for worker in self.workers[: cores()]:
                 worker.start()
         except OSError:
             self.stop()
@@ -63,3 +71,29 @@ class Launch:
         """End the workers and everything they started."""
         for worker in self.workers:
             worker.stop()
+
+
+def selected(options: Options) -> list[Selector]:
+    """What ``--backend`` names, each once. Raises UnknownBackend."""
+    return list(dict.fromkeys(one for text in options.backends for one in _versions(parse(text))))
+
+
+def cores() -> int:
+    """Processors that this process may use: so many workers run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _versions(selector: Selector) -> list[Selector]:
+    if selector.version is None:  # the registry of versions need not be read
+        return [selector]
+    from harness import envs
+
+    return envs.expand(selector)
+
+
+def _interpreter(selector: Selector) -> str | None:
+    if selector.version is None:
+        return None
+    from harness import envs
+
+    return envs.interpreter(selector)

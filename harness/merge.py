@@ -12,7 +12,11 @@ def complete(places: Iterable[Path], bundle_path: Path) -> list[Row]:
 
     Raises RowsError when there is no row, or a file cannot be read.
     """
-    found = read_all(places)
+    return completed(read_all(places), bundle_path)
+
+
+def completed(found: list[tuple[Path, Row]], bundle_path: Path) -> list[Row]:
+    """What `complete` gives, of rows that were read already, each with the folder that its sidecar path starts from."""
     rows = [row for _, row in found]
     answered = {(row.run, row.cell, row.check) for row in rows}
     lacking = [

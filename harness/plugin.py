@@ -10,7 +10,7 @@ import gc
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,13 +20,16 @@ from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
 
 if TYPE_CHECKING:
-    from harness.campaign import Campaign
+    from harness.campaign import Campaign, Question
+    from harness.outcome import Outcome
     from harness.rows import Row
 
 SUITE = Path(ROOT) / "harness" / "suite"
 LAUNCH = pytest.StashKey[Launch]()
 CAMPAIGN: "pytest.StashKey[Campaign]" = pytest.StashKey()
 PROBLEM = pytest.StashKey[str]()
+SHARED: "pytest.StashKey[tuple[Options, list[Outcome]]]" = pytest.StashKey()
+"""What pytest-xdist's workers have sent back, in the process that started them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--bundle", type=Path, default=EMBEDDED, help="folder made by `conform record` (default: the embedded one)")
     add("--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 14 or 12-17 (default: all)")
     add("--layout", choices=["split", "unified"], help="only this layout (default: all)")
+    add("--exporter", help="only graphs of this exporter, e.g. torchscript or dynamo (default: all)")
     add("--precision", help="only graphs of this precision, e.g. fp32 (default: all)")
     add("--backend-python", help="interpreter that has the runtime (default: this one)")
     add(
@@ -100,10 +104,6 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
     """Start the workers when this invocation will collect the suite. Raises UsageError."""
     if wish.help or wish.version or not _reaches_suite(config, paths):
         return
-    if getattr(wish, "numprocesses", None):
-        raise pytest.UsageError(
-            "-n: a runtime has one worker, and cost figures need the box to themselves; leave -n out"
-        )
     python = wish.backend_python
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
         raise pytest.UsageError(f"--backend-python={python}: no such interpreter; give the path of a python")
@@ -121,11 +121,57 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
         wish.results,
         wish.resume,
         wish.allow_absent,
+        wish.exporter,
+        shared=hasattr(config, "workerinput"),
     )
     try:
-        config.stash[LAUNCH] = Launch(options)
+        if getattr(wish, "numprocesses", None) and not options.shared:
+            _share(config, options)
+        else:
+            config.stash[LAUNCH] = Launch(options)
     except (UnknownBackend, OSError) as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _share(config: pytest.Config, options: Options) -> None:
+    """Under ``-n`` pytest-xdist's processes run the cells. What is wrong for all of them is said once, here."""
+    from harness import expectations
+    from harness.bundle import Bundle, BundleError
+    from harness.launch import selected
+
+    if options.resume:
+        raise pytest.UsageError("--resume goes on with the rows of one process; leave -n out")
+    try:
+        Bundle(str(options.bundle))
+        for selector in selected(options):
+            if selector.folder is None:
+                expectations.load(selector.module.rpartition(".")[2])
+    except (BundleError, expectations.ExpectationError) as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[SHARED] = (options, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Shares out whole cells: a cell's checks are answers of one replay."""
+    if SHARED not in config.stash or config.option.dist != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByCell(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.rpartition("-")[0]
+
+    return ByCell(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    from harness.outcome import Outcome
+
+    sent = getattr(node, "workeroutput", {}).get("conformance")
+    if sent is not None and SHARED in node.config.stash:
+        node.config.stash[SHARED][1].append(Outcome(**sent))
 
 
 def _reaches_suite(config: pytest.Config, paths: list[str]) -> bool:
@@ -176,7 +222,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     try:
-        running.only(item.callspec.params["question"] for item in session.items if hasattr(item, "callspec"))
+        running.only(filter(None, map(_question, session.items)))
     except OSError as error:
         raise pytest.UsageError(
             f"--results={running.options.results}: {error.strerror}; give another folder"
@@ -184,30 +230,66 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for question in running.questions():
         if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
             running.ask(question)
-    if running.all_absent and not running.options.allow_absent:
+    if running.all_absent and not running.options.allow_absent and not running.options.shared:
         raise pytest.UsageError("; ".join(running.absences()))
 
 
+def _question(item: pytest.Item | None) -> "Question | None":
+    """What an item of the suite asks; None for any other test."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("question") if callspec else None
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    running = item.config.stash.get(CAMPAIGN, None)
+    done, coming = _question(item), _question(nextitem)
+    if running is None or done is None or not running.side_by_side or item.config.option.verbose < 0:
+        return
+    if coming is None or (done.target, done.check == "cost") != (coming.target, coming.check == "cost"):
+        item.config.pluginmanager.getplugin("terminalreporter").write_line(f" {running.progress(done)}")
+
+
+def _outcome(config: pytest.Config) -> "tuple[Options, Outcome] | None":
+    """Of this process's run, or of the parts that others ran."""
+    from harness.outcome import joined
+
+    if CAMPAIGN in config.stash:
+        return config.stash[CAMPAIGN].options, config.stash[CAMPAIGN].outcome()
+    options, parts = config.stash.get(SHARED, (None, None))
+    return (options, joined(parts)) if options and parts else None
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    running = session.config.stash.get(CAMPAIGN, None)
-    if running is not None and exitstatus == pytest.ExitCode.INTERRUPTED:
+    config = session.config
+    if config.option.collectonly or not (CAMPAIGN in config.stash or SHARED in config.stash):
+        return
+    if exitstatus == pytest.ExitCode.INTERRUPTED:
         session.exitstatus = 130
-    if running is not None and exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
-        nothing = not any(target.compared for target in running.targets)
-        wrong = nothing or bool(running.idle() or running.unmatched())
-        session.exitstatus = exit_status(bool(running.absences()), running.options.allow_absent, wrong)
+        return
+    ended = _outcome(config) if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else None
+    if ended and hasattr(config, "workeroutput"):
+        config.workeroutput["conformance"] = ended[1].plain()
+    elif ended and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = ended[1].exit_code(ended[0].allow_absent)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     running = config.stash.get(CAMPAIGN, None)
-    if running is None or not running.rows:
+    if config.option.collectonly or (running is not None and not running.rows):
         return
+    ended = _outcome(config)
+    if ended is None:
+        return
+    from harness.rows import read
     from reports import matrix
 
-    terminalreporter.section("compatibility matrix")
-    terminalreporter.write_line(matrix.terminal(matrix.build(running.rows)))
-    terminalreporter.section("conformance")
-    for line in [*running.totals(), matrix.write_page(running.options.results)]:
+    options, outcome = ended
+    rows = running.rows if running else [row for place in outcome.files for row in read(place)]
+    if config.option.verbose >= 0:
+        terminalreporter.section("compatibility matrix")
+        terminalreporter.write_line(matrix.terminal(matrix.build(rows)))
+        terminalreporter.section("conformance")
+    for line in [*outcome.lines(rows), matrix.write_page(options.results)]:
         terminalreporter.write_line(line)
 
 
@@ -232,10 +314,3 @@ def conclude(row: "Row") -> None:
         pytest.xfail(row.detail["expected"]["reason"])
     if outcome == "fail":
         pytest.fail(describe(row), pytrace=False)
-
-
-def exit_status(absent: bool, allowed: bool, wrong: bool) -> int:
-    """Exit code of a run in which no test failed. ``wrong``: a backend compared nothing, or an expectation matched none."""
-    if absent and not allowed:
-        return int(pytest.ExitCode.USAGE_ERROR)
-    return int(pytest.ExitCode.TESTS_FAILED) if wrong else 0

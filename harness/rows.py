@@ -1,12 +1,14 @@
 """A row is the answer to one check of one cell. Its dataclass lists the fields; schema and reports derive from it."""
 
 import fcntl
+import gzip
 import itertools
 import json
 import math
 import os
 import re
 import time
+import zlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -90,7 +92,7 @@ def from_dict(values: Dict[str, Any]) -> Row:
     row = Row(**values)
     if (
         row.status not in verdict.STATUSES
-        or row.check not in ("probe", *verdict.CHECKS)
+        or row.check not in (*verdict.OTHER_CHECKS, *verdict.CHECKS)
         or row.stage not in verdict.STAGES
     ):
         raise ValueError(f"unknown status, check or stage: {row.status} {row.check} {row.stage}")
@@ -189,37 +191,52 @@ def _unfinished(results: str, asked: Dict[str, Any]) -> str:
 
 
 def read(path: str) -> Iterator[Row]:
-    """The rows of one file. A last line cut short by a crash is left out; any other damage raises RowsError."""
+    """The rows of one file, ``.gz`` or not. A last line cut short by a crash is left out; other damage raises RowsError."""
+    return (row for _, row in read_lines(path))
+
+
+def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
+    """The rows of one file, each with its line; see `read`."""
     try:
-        with open(path, encoding="utf-8") as stream:
+        with (
+            gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
+        ) as stream:
             lines: List[str] = stream.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise RowsError(
             f"{path}: cannot be read as rows ({error}); give a .jsonl file written by pytest --backend"
         ) from error
     for number, line in enumerate(lines, 1):
         if not line:
             continue
+        advice = "take the line out or copy the file again"
         try:
-            yield from_dict(json.loads(line))
+            values = json.loads(line)
+            if isinstance(values.get("schema"), int) and values["schema"] > SCHEMA:
+                advice = "update this checkout"
+            row = from_dict(values)
         except (ValueError, TypeError, AttributeError) as error:
-            if number == len(lines):
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 return
-            raise RowsError(
-                f"{path}, line {number}: not a row ({error}); take the line out or copy the file again"
-            ) from error
+            raise RowsError(f"{path}, line {number}: not a row ({error}); {advice}") from error
+        yield line, row
 
 
 def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
-    """Every row of the files and of the folders' ``.jsonl`` files, with the folder that its sidecar path starts from.
+    """Every row of the files and of the folders' ``.jsonl`` and ``.jsonl.gz`` files, with the folder that its sidecar path
+    starts from. Of nights that `conform compact` put into Parquet, the newest row of each check of each cell.
 
     Raises RowsError for what cannot be read, and when there is no row at all.
     """
     paths = [Path(place) for place in places]
     found: List[Tuple[Path, Row]] = []
     for place in paths:
-        for path in sorted(place.glob("*.jsonl")) if place.is_dir() else [place]:
+        for path in sorted([*place.glob("*.jsonl"), *place.glob("*.jsonl.gz")]) if place.is_dir() else [place]:
             found += [(path.parent, row) for row in read(str(path))]
+        if any(place.glob("*.parquet")):
+            from reports.store import newest_rows  # slow to import, and of no use on a box
+
+            found += [(place, row) for row in newest_rows([place])]
     if not found:
         raise RowsError(f"{', '.join(map(str, paths))}: no rows; run pytest --backend=NAME --results DIR first")
     return found

@@ -1,5 +1,6 @@
 """The text check: detokenise with the bundle's piece table, score with sacrebleu, name what is empty or copied."""
 
+import copy
 import hashlib
 import os
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from harness.rows import Row
 
 BUDGET = {"fp32": 0.0}
 """BLEU that a precision may lose against the golden's own. Honest fp32 runtimes were measured to lose none."""
+
+BOOTSTRAP = 1000
+"""Resamples of a confidence interval: sacrebleu's own default."""
 
 
 def detokenise(bundle: Bundle, ids: np.ndarray) -> str:
@@ -72,13 +76,16 @@ class Scorer:
             raise ValueError(f"{len(hypotheses)} hypotheses against {len(references)} references")
         return {name: metric.corpus_score(hypotheses, [references]).score for name, metric in self._metrics.items()}
 
+    @property
+    def tokenizer(self) -> str:
+        """sacrebleu's; its default takes a Chinese sentence for one word, and says nothing."""
+        return {"zh": "zh", "ja": "char", "ko": "char"}.get(self.bundle.language, "13a")
+
     @cached_property
     def _metrics(self) -> dict[str, Any]:
         from sacrebleu.metrics import BLEU, CHRF
 
-        # sacrebleu's default tokenizer takes a Chinese sentence for one word, and says nothing.
-        tokenizer = {"zh": "zh", "ja": "char", "ko": "char"}.get(self.bundle.language, "13a")
-        return {"BLEU": BLEU(tokenize=tokenizer), "chrF": CHRF()}
+        return {"BLEU": BLEU(tokenize=self.tokenizer), "chrF": CHRF()}
 
     def signatures(self) -> dict[str, str]:
         return {name: str(metric.get_signature()) for name, metric in self._metrics.items()}
@@ -87,10 +94,7 @@ class Scorer:
         """The text row. ``ids``: hypothesis of each corpus row; ``ties``: ids of rows whose choice was a tie: those are
         scored as the golden decoded them, so that rounding costs nobody a release."""
         hypotheses = [detokenise(self.bundle, row) for row in ids]
-        scored = [
-            golden if row.id in ties else text
-            for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
-        ]
+        scored = self.without_ties(hypotheses, ties)
         scores, golden, signatures = self._score_both(scored)
         bound = golden["BLEU"] - BUDGET.get(precision, 0.0)
         row = Row("text", "PASS", metric="BLEU", value=scores["BLEU"], bound=bound, floor=golden["BLEU"])
@@ -110,6 +114,21 @@ class Scorer:
         row.detail.update(changed=len(changed), sentences=changed[:20])
         return row
 
+    def without_ties(self, hypotheses: Sequence[str], ties: Sequence[str]) -> list[str]:
+        """The hypotheses, the golden's own where the choice was a tie."""
+        return [
+            golden if row.id in ties else text
+            for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
+        ]
+
+    def interval(self, hypotheses: Sequence[str]) -> tuple[float, float, float]:
+        """BLEU, and the ends of its 95 % interval by sacrebleu's bootstrap with its fixed seed."""
+        bleu = copy.copy(
+            self._metrics["BLEU"]
+        )  # it notes the resampling in its signature, which is not that of a score
+        score = bleu.corpus_score(hypotheses, [self.references], n_bootstrap=BOOTSTRAP)
+        return score.score, score._mean - score._ci, score._mean + score._ci
+
     def _oddities(self, hypotheses: list[str]) -> list[tuple[str, str | None]]:
         found: dict[str, list[str]] = {"empty": [], "copied from the source": []}
         for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True):
@@ -120,16 +139,25 @@ class Scorer:
         return [(f"{len(ids)} {word}, first {ids[0]}", ids[0]) for word, ids in found.items() if ids]
 
 
-def complete(scorer: Scorer, tokens_row: Row, results: str) -> Row:
-    """The text row that belongs to a tokens row, from the hypotheses in its sidecar file."""
+def saved_ids(scorer: Scorer, tokens_row: Row, results: str) -> list[np.ndarray]:
+    """Token ids of every hypothesis of a tokens row, from its sidecar file. Raises ValueError in one line."""
     place = os.path.join(results, tokens_row.series)
     try:
         with np.load(place, allow_pickle=False) as saved:
             ids = np.split(saved["tokens"], saved["token_starts"][1:-1])
     except (OSError, ValueError, KeyError) as error:
-        return Row("text", "ERROR", kind="other", message=f"the hypotheses cannot be read from {place} ({error})")
+        raise ValueError(f"the hypotheses cannot be read from {place} ({error})") from error
     if len(ids) != len(scorer.bundle.rows):
-        return Row("text", "ERROR", message=f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")
+        raise ValueError(f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")
+    return ids
+
+
+def complete(scorer: Scorer, tokens_row: Row, results: str) -> Row:
+    """The text row that belongs to a tokens row, from the hypotheses in its sidecar file."""
+    try:
+        ids = saved_ids(scorer, tokens_row, results)
+    except ValueError as error:
+        return Row("text", "ERROR", kind="other", message=str(error))
     row = scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)
     if row.status == "FAIL" and not row.blame:
         # The same ids and other text: what stands between the two is the piece table.

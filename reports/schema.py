@@ -13,10 +13,14 @@ from harness.judge import verdict
 PLACE = Path(__file__).with_name("row.schema.json")
 
 NON_FINITE = ["inf", "-inf", "nan"]
-CHOICES = {"status": list(verdict.STATUSES), "stage": list(verdict.STAGES), "check": ["probe", *verdict.CHECKS]}
+CHOICES = {
+    "status": list(verdict.STATUSES),
+    "stage": list(verdict.STAGES),
+    "check": [*verdict.OTHER_CHECKS, *verdict.CHECKS],
+}
 
 SAYS = {
-    "check": "the question; probe is the one that a backend which is not here answers",
+    "check": "the question; probe: is the backend here; operator: ONNX's node tests; export: does a graph come to be",
     "status": "the answer",
     "stage": "how far it came",
     "kind": "what sort of refusal or death, or what the failure's pattern looks like",

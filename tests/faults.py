@@ -181,3 +181,102 @@ class _Telling(contract.Program):
 
     def placement(self) -> contract.Placement | None:
         return contract.Placement("cpu", "fp32", " ".join(sorted(sys.modules)))
+
+
+class AtNode(ort.Backend):
+    """``FAULT_NODE`` (a node test's name and opset, as its file is called) says where; the other tests are honest."""
+
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        program = super().compile(part, options)
+        return _AtNode(program, self.strike) if os.environ["FAULT_NODE"] in part.path else program
+
+
+class _AtNode(contract.Program):
+    def __init__(self, inner: contract.Program, strike: Any) -> None:
+        self.inner, self.strike = inner, strike
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.strike(self.inner.run(feeds))
+
+    def placement(self) -> contract.Placement | None:
+        return self.inner.placement()
+
+
+class NodeWrong(AtNode):
+    """One element of one output is off by more than the tolerance, and by less than two of them."""
+
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        name, array = next(iter(outputs.items()))
+        changed = array.copy()
+        changed.flat[-1] = changed.flat[-1] * 1.002
+        return {**outputs, name: changed}
+
+
+class NodeWide(AtNode):
+    """Right numbers in another dtype."""
+
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: array.astype(np.float64) for name, array in outputs.items()}
+
+
+class NodeMute(AtNode):
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {}
+
+
+class NodeLate(AtNode):
+    """Loads, and refuses to run."""
+
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise contract.StageError("run", "operator", "no kernel after all")
+
+
+class NodeRaises(AtNode):
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise RuntimeError("a fault of the adapter's own")
+
+
+class NodeKilled(AtNode):
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        ctypes.string_at(0)
+        raise AssertionError
+
+
+class NodeHangs(AtNode):
+    def strike(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(600)
+        raise AssertionError
+
+
+class NodeRefuses(AtNode):
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        if os.environ["FAULT_NODE"] in part.path:
+            raise contract.StageError("load", "operator", f"no kernel; model {part.path}")
+        return super().compile(part, options)
+
+
+class NodeElsewhere(ort.Backend):
+    """Says that another device did the work."""
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        return _Elsewhere(super().compile(part, options), lambda outputs: outputs)
+
+
+class _Elsewhere(_AtNode):
+    def placement(self) -> contract.Placement | None:
+        return contract.Placement("npu", "fp32", "so it says")
+
+
+class NodeUnproven(ort.Backend):
+    """Gives no proof of what did the work."""
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        return _Unproven(super().compile(part, options), lambda outputs: outputs)
+
+
+class _Unproven(_AtNode):
+    def placement(self) -> contract.Placement | None:
+        return None

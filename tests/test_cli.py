@@ -14,7 +14,9 @@ from harness import cli
 from harness.replay import select
 from tests import helpers
 
-COMMANDS = ("record", "backends", "matrix", "explain", "expectations")
+COMMANDS = (
+    "record", "exporters", "backends", "matrix", "envs", "report", "explain", "expectations", "compact", "diff", "gate",
+)  # fmt: skip
 
 
 def conform(*arguments: object, **environment: str) -> Any:
@@ -47,7 +49,7 @@ def test_pytest_help_has_the_options_and_an_example() -> None:
     assert done.returncode == 0
     assert "example: pytest --backend=" in " ".join(done.stdout.split())
     for option in ("backend", "bundle", "opset", "layout", "precision", "backend-python", "cell-timeout", "memory-limit",
-                   "results", "resume", "allow-absent"):  # fmt: skip
+                   "results", "resume", "allow-absent", "exporter"):  # fmt: skip
         assert f"--{option}" in done.stdout
 
 

@@ -22,7 +22,8 @@ from harness.bundle import Bundle
 from harness.golden import record as recorder
 from tests import helpers
 
-OPSETS = (12, 17)
+OPSETS = (12, 18)
+GRAPHS = [("torchscript", 12), ("torchscript", 18), ("dynamo", 18)]
 STEPS = 12
 HEADER = "id\tdomain\tlicence\tsource\treference"
 
@@ -130,9 +131,9 @@ def test_recording_repeats(recorded: tuple[Path, str], model: Path, corpus: Path
 def test_recording_repeats_in_another_process_and_place(model: Path, corpus: Path, tmp_path: Path) -> None:
     copy = tmp_path / "far" / model.name
     shutil.copytree(model, copy)
-    ours = record(model, corpus, tmp_path / "ours.bundle", opsets=[17], free_batch=24, forced_batch=6)
+    ours = record(model, corpus, tmp_path / "ours.bundle", opsets=[18], free_batch=24, forced_batch=6)
     done = helpers.run(
-        "harness.cli", "record", str(copy), "--corpus", str(corpus), "--out", "theirs.bundle", "--opset", "17",
+        "harness.cli", "record", str(copy), "--corpus", str(corpus), "--out", "theirs.bundle", "--opset", "18",
         "--max-steps", str(STEPS), "--traced-steps", "40", cwd=tmp_path, PYTHONHASHSEED="123", PYTHONPATH=str(helpers.ROOT),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -143,16 +144,17 @@ def test_recording_repeats_in_another_process_and_place(model: Path, corpus: Pat
 
 def test_graphs_are_of_the_opset_and_ir_they_claim(recorded: tuple[Path, str]) -> None:
     bundle = Bundle(str(recorded[0]))
-    assert [(graph.opset, graph.layout) for graph in bundle.graphs] == [
-        (opset, layout) for opset in OPSETS for layout in ("split", "unified")
+    assert [(graph.exporter, graph.opset, graph.layout) for graph in bundle.graphs] == [
+        (*graph, layout) for graph in GRAPHS for layout in ("split", "unified")
     ]
     for graph in bundle.graphs:
         for part in graph.parts:
             found = onnx.load(part.path, load_external_data=False)
             assert [(entry.domain, entry.version) for entry in found.opset_import] == [("", graph.opset)]
             assert found.ir_version == graph.ir
+            assert not found.functions
             onnx.checker.check_model(part.path)
-    assert {graph.opset: graph.ir for graph in bundle.graphs} == {12: 7, 17: 8}, "the lowest IR of each opset"
+    assert {graph.opset: graph.ir for graph in bundle.graphs} == {12: 7, 18: 8}, "the lowest IR of each opset"
 
 
 def test_nothing_tells_of_this_box_or_time(recorded: tuple[Path, str], model: Path, corpus: Path) -> None:
@@ -173,9 +175,11 @@ def test_nothing_tells_of_this_box_or_time(recorded: tuple[Path, str], model: Pa
         assert not re.search(rb"20\d\d-\d\d-\d\d|\d\d:\d\d:\d\d", content), name
     for place, found in onnx_files(out):
         assert not found.doc_string, place
-        assert not found.metadata_props, place
         assert not found.graph.value_info, place
-        assert not any(node.doc_string or node.metadata_props for node in found.graph.node), place
+        graph = found.graph
+        for item in (found, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+            assert not item.metadata_props, (place, item.name)
+        assert not any(node.doc_string for node in graph.node), place
     json.loads(texts["manifest.json"])
     assert not re.search(rb'"/', texts["manifest.json"]), "an absolute path"
 
@@ -209,11 +213,28 @@ def test_recorded_bundle_replays_green(recorded: tuple[Path, str], tmp_path: Pat
     done = helpers.conformance(tmp_path, f"--bundle={recorded[0]}", "--backend=ort")
     assert done.returncode == 0, done.stdout
     rows = helpers.rows_in(tmp_path)
-    assert {(row["opset"], row["layout"]) for row in rows} == {
-        (opset, layout) for opset in OPSETS for layout in ("split", "unified")
+    assert {(row["exporter"], row["opset"], row["layout"]) for row in rows} == {
+        (*graph, layout) for graph in GRAPHS for layout in ("split", "unified")
     }
     assert {row["status"] for row in rows} == {"PASS"}
     assert all(row["compared"] > 0 for row in rows)
+
+
+def test_dynamo_graphs_replay_on_openvino(recorded: tuple[Path, str], tmp_path: Path) -> None:
+    """Not ``unified``: its expected failure needs more steps than this bundle has on some CPUs."""
+    done = helpers.conformance(
+        tmp_path, f"--bundle={recorded[0]}", "--backend=openvino", "--exporter=dynamo", "--layout=split"
+    )
+    assert done.returncode == 0, done.stdout
+    rows = helpers.rows_in(tmp_path)
+    assert {(row["exporter"], row["status"]) for row in rows} == {("dynamo", "PASS")}
+    assert all("--exporter=dynamo --opset=18 --layout=split" in row["command"] for row in rows)
+
+
+def test_both_exporters_share_their_weights(recorded: tuple[Path, str]) -> None:
+    graphs = {(entry["exporter"], entry["opset"]): entry for entry in Bundle(str(recorded[0])).manifest["graphs"]}
+    theirs, ours = ({file for part in graphs[key]["parts"].values() for file in part["weights"]} for key in GRAPHS[1:])
+    assert ours <= theirs
 
 
 def test_against_itself_nothing_changed(recorded: tuple[Path, str]) -> None:
@@ -388,7 +409,9 @@ def test_what_is_no_bundle_is_never_replaced(model: Path, corpus: Path, tmp_path
     [
         (["--out", "no/such/folder/x.bundle"], "no such directory"),
         (["--out", "x.bundle", "--opset", "8"], "opset 8: choose of"),
-        (["--out", "x.bundle", "--opset", "23-24"], "opset 24: choose of"),
+        (["--out", "x.bundle", "--opset", "28-29"], "opset 29: choose of"),
+        (["--out", "x.bundle", "--exporter", "torchscript", "--opset", "23-24"], "opset 24: choose of"),
+        (["--out", "x.bundle", "--exporter", "dynamite"], "exporter dynamite: choose of torchscript, dynamo"),
         (["--out", "x.bundle", "--against", "x.bundle"], "is what --out replaces"),
         (["--out", "x.bundle", "--against", "nowhere.bundle"], "no readable manifest.json"),
     ],

@@ -92,7 +92,7 @@ def test_last_line_cut_short_is_left_out(file: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "{", "[1]", "17", '"text"', line(schema=99), line(extra=1), line(value="big"), line(status="GREEN"),
+        "{", "[1]", "17", '"text"', line(schema=0), line(extra=1), line(value="big"), line(status="GREEN"),
         line(check="vibes"), line(stage="later"), line(compared="many"), line(detail=[]), line(time=None),
         line(status="XFAIL"), line(opset="seventeen"),
     ],
@@ -105,6 +105,13 @@ def test_a_damaged_line_is_named(file: Path, wrong: str) -> None:
     assert f"{file}, line 2" in said
     assert "\n" not in said
     assert "take the line out" in said
+
+
+@pytest.mark.parametrize("last", ["", "\n"], ids=["last line", "whole line"])
+def test_rows_of_a_newer_schema_say_what_to_update(file: Path, last: str) -> None:
+    file.write_text(line() + "\n" + line(schema=2, more=1) + last, encoding="utf-8")
+    with pytest.raises(rows.RowsError, match=r"line 2: not a row \(schema 2, .*update this checkout$"):
+        list(rows.read(str(file)))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", None], ids=["not UTF-8", "missing"])

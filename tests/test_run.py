@@ -76,7 +76,7 @@ def test_ort_passes_and_shows_the_matrix(ort_run: Any, valid: Any) -> None:
     assert re.search(r"opset +ort@[\d.]+\n +split +unified\n[- ]+\n +17 +✅ +✅\n", done.stdout)
     assert "20 PASS" in done.stdout
     page = (results / "matrix.md").read_text(encoding="utf-8")
-    assert re.search(r"\| +17 \| ✅ +\| ✅ +\|", page)
+    assert re.search(r"\| 17 +\| \[✅\]\(.*\.jsonl\) +\|", page)
 
 
 def test_sidecar_files_hold_the_gaps_of_every_step(ort_run: Any) -> None:
@@ -119,7 +119,8 @@ def test_openvino_fails_as_expected_and_reference_passes(tmp_path: Path, valid: 
     assert found.pop(("openvino", "unified", "kv_values"))["status"] == "XFAIL"
     assert {row["status"] for row in found.values()} == {"PASS"}
     assert "❌[1]" in done.stdout
-    assert "logits FAIL, first at step 7 (expected: " in done.stdout
+    assert "logits FAIL, first at step 7" in done.stdout
+    assert "(expected: the CPU" in " ".join(done.stdout.split())
 
 
 def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
@@ -420,8 +421,8 @@ def test_matrix_page_keeps_earlier_runs(tmp_path: Path) -> None:
     for opset in (16, 17):
         assert helpers.conformance(tmp_path, f"--opset={opset}", "--layout=unified", "-k", "kv_shape").returncode == 0
     page = (tmp_path / "matrix.md").read_text(encoding="utf-8")
-    assert re.search(r"\| +16 \| ◐", page)
-    assert re.search(r"\| +17 \| ◐", page)
+    assert re.search(r"\| 16 +\| \[◐\]", page)
+    assert re.search(r"\| 17 +\| \[◐\]", page)
 
 
 def test_a_damaged_rows_file_beside_does_not_lose_the_run(tmp_path: Path) -> None:
@@ -433,3 +434,59 @@ def test_a_damaged_rows_file_beside_does_not_lose_the_run(tmp_path: Path) -> Non
     assert "other.jsonl, line 1" in done.stdout
     assert (tmp_path / "matrix.md").read_text(encoding="utf-8") == "kept\n"
     assert (tmp_path / "other.jsonl").read_text(encoding="utf-8") == "{\n{\n"
+
+
+def test_cells_are_shared_out_under_xdist(tmp_path: Path, valid: Any) -> None:
+    page = tmp_path / "junit.xml"
+    done = helpers.conformance(
+        tmp_path / "results", "--backend=ort", "--opset=16-17", "-n", "2",
+        f"--junitxml={page}", "-k", "encoder or tokens or text or cost",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    rows = helpers.rows_in(tmp_path / "results")
+    valid(rows)
+    assert len(rows) == 4 * 4
+    by_cell: dict[str, set[str]] = {}
+    for row in rows:
+        assert row["status"] == "PASS"
+        by_cell.setdefault(row["cell"], set()).add(row["run"])
+    assert all(len(runs) == 1 for runs in by_cell.values()), "a cell is one process's"
+    for cost in (row for row in rows if row["check"] == "cost"):
+        assert (cost["value"], "no figures" in cost["message"]) == (None, True)
+        assert not any("seconds" in name for name in cost["detail"])
+    assert "compatibility matrix" in done.stdout
+    assert "16 rows: 16 PASS" in done.stdout
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<property name="cell" value="ort@') == 16
+    assert '<property name="blame" value=""' in text
+
+
+def test_what_is_wrong_for_every_process_is_said_once(tmp_path: Path) -> None:
+    for options, words in (
+        (["--backend=orrt"], "did you mean 'ort'"),
+        ([f"--bundle={tmp_path}"], "manifest.json"),
+        (["--resume"], "leave -n out"),
+    ):
+        done = helpers.conformance(tmp_path / "results", *ONE, "-n", "2", *options)
+        assert done.returncode == 4, done.stdout
+        assert words in error_line(done)
+    done = helpers.conformance(tmp_path / "results", *ONE, "-n", "2", "--backend=ort,ort@1.2", "-k", "encoder or probe")
+    assert done.returncode == 4, done.stdout
+    assert done.stdout.count("ort@1.2 is absent") == 1
+
+
+def test_a_failure_is_a_failure_under_xdist(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(OFFSET, encoding="utf-8")
+    done = helpers.conformance(
+        tmp_path / "results", *ONE, "--backend=bad:Offset", "-n", "2", "-k", "logits", PYTHONPATH=str(tmp_path)
+    )
+    assert done.returncode == 1, done.stdout
+    assert "blame: " in done.stdout
+    assert "❌" in done.stdout
+
+
+def test_quiet_is_quiet(ort_run: Any, tmp_path: Path) -> None:
+    done = helpers.conformance(tmp_path, *ONE, "-q", "-k", "kv_shape")
+    assert done.returncode == 0
+    assert "matrix ===" not in done.stdout
+    assert len(done.stdout.strip().splitlines()) <= 6

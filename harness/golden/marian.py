@@ -199,14 +199,14 @@ class Marian:
             ids: list[int] = self.tokenizer(text).input_ids
         return ids
 
-    def load(self, precision: str) -> MarianMTModel:
-        """The model in a precision of DTYPES, eager attention, ready to decode. Raises RecordError."""
+    def load(self, precision: str, attention: str = "eager") -> MarianMTModel:
+        """The model in a precision of DTYPES, ready to decode; recorded is ``eager`` attention. Raises RecordError."""
         try:
             with quiet():
                 model, report = MarianMTModel.from_pretrained(
                     self.path,
                     dtype=DTYPES[precision],
-                    attn_implementation="eager",
+                    attn_implementation=attention,
                     local_files_only=True,
                     output_loading_info=True,
                     # Reported below in words that say which tensor it was.
@@ -231,8 +231,8 @@ class Marian:
                 raise self.error(
                     f"{name} is not finite in {precision}", "use a checkpoint that this precision can hold"
                 )
-        eager: MarianMTModel = model.eval().requires_grad_(False)
-        return eager
+        ready: MarianMTModel = model.eval().requires_grad_(False)
+        return ready
 
     def dims(self) -> Dims:
         config = self.config

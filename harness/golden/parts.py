@@ -8,6 +8,7 @@ change nothing in the numbers and hide runtime faults in the fused pattern).
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +34,15 @@ class Traceable:
     examples: tuple[Tensor, ...]
     inputs: Shapes
     outputs: Shapes
+
+    @cached_property
+    def program(self) -> torch.export.ExportedProgram:
+        """What the dynamo exporter starts from, at any opset. torch refuses what is less dynamic than ``inputs`` says."""
+        dims = {dim: torch.export.Dim(dim) for shape in self.inputs.values() for dim in shape if isinstance(dim, str)}
+        axes = [{axis: dims[dim] for axis, dim in enumerate(shape) if dim in dims} for shape in self.inputs.values()]
+        # By the names of forward(), one of which takes the whole cache.
+        shapes = inspect.signature(self.module.forward).bind(*axes).arguments
+        return torch.export.export(self.module, self.examples, dynamic_shapes=shapes)
 
 
 def cache_word(forward: Callable[..., Any]) -> str:
@@ -154,14 +164,14 @@ def parts(model: MarianMTModel, layout: str) -> list[Traceable]:
     unified = layout == "unified"
     encoder = Traceable(
         "encoder",
-        _Encoder(model, cross=unified),
+        _Encoder(model, cross=unified).eval(),
         (ids, mask),
         {"input_ids": source, "attention_mask": source},
         {"last_hidden_state": hidden, **(kv("present", {"encoder": "source"}) if unified else {})},
     )
     first = Traceable(
         "first",
-        _First(model),
+        _First(model).eval(),
         (
             token,
             torch.linspace(-1, 1, BATCH * SOURCE * config.d_model, dtype=model.dtype).reshape(BATCH, SOURCE, -1),
@@ -172,8 +182,9 @@ def parts(model: MarianMTModel, layout: str) -> list[Traceable]:
     )
     step = Traceable(
         "step",
-        _Step(model),
-        (token, mask, *(example(PAST), example(PAST), example(SOURCE), example(SOURCE)) * len(layers)),
+        _Step(model).eval(),
+        # A tensor of its own for every port: torch.export takes one that is given twice for one and the same input.
+        (token, mask, *(example(length) for _ in layers for length in (PAST, PAST, SOURCE, SOURCE))),
         {
             "input_ids": ("batch", 1),
             "encoder_attention_mask": source,

@@ -18,7 +18,7 @@ from transformers import MarianMTModel
 from harness.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
 from harness.golden import RecordError, corpus, decode, folder, witness
 from harness.golden.against import against
-from harness.golden.export import EXPORTER, OPSETS, check_graphs, export_part
+from harness.golden.export import EXPORTERS, check_graphs, export_part
 from harness.golden.marian import DTYPES, Marian
 from harness.golden.parts import LAYOUTS, parts
 from harness.text import Scorer
@@ -26,7 +26,7 @@ from harness.text import Scorer
 __all__ = ["RecordError", "against", "record"]
 
 GREEDY_BATCH = 24
-LIBRARIES = ("torch", "transformers", "onnx", "numpy", "sentencepiece")
+LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "numpy", "sentencepiece")
 
 
 def record(
@@ -34,7 +34,8 @@ def record(
     corpus_file: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    opsets: Sequence[int] = OPSETS,
+    exporters: Sequence[str] = tuple(EXPORTERS),
+    opsets: Sequence[int] | None = None,
     layouts: Sequence[str] = LAYOUTS,
     precisions: Sequence[str] = ("fp32",),
     traced_steps: int = 520,
@@ -47,11 +48,12 @@ def record(
 ) -> str:
     """Record the bundle ``out`` and return its hash. The same call on the same box gives the same hash.
 
-    ``opsets`` × ``layouts`` are exported in fp32; ``precisions`` (of DTYPES) get a floor each. ``traced_steps``: steps whose
+    ``exporters`` (none: a golden without graphs) × ``layouts`` × those of ``opsets`` that the exporter writes (None: all)
+    are exported in fp32; ``precisions`` (of DTYPES) get a floor each. ``traced_steps``: steps whose
     golden carries everything. ``free_batch``, ``forced_batch``: rows a batch. ``max_steps``: longest output recorded.
     ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises RecordError; then ``out`` is untouched.
     """
-    _check_request(opsets, layouts, precisions)
+    _check_request(exporters, opsets, layouts, precisions)
     target = Path(out).absolute()
     folder.check_target(target, overwrite)
     rows = corpus.read(corpus_file)
@@ -59,7 +61,7 @@ def record(
     with folder.growing(target) as partial, _threads(threads), _Bar(progress) as bar:
         recorder = _Recorder(marian, rows, partial, bar)
         recorder.golden(precisions, max_steps, traced_steps, free_batch, forced_batch)
-        recorder.export(opsets, layouts)
+        recorder.export(_variants(exporters, opsets), layouts)
         return recorder.finish(threads)
 
 
@@ -158,24 +160,29 @@ class _Recorder:
         tokens, _ = pad_rows([decoded[row].tokens for row in rows], rules.pad)
         return Batch(tuple(rows), tuple(len(decoded[row].tokens) for row in rows), ids, mask, tokens)
 
-    def export(self, opsets: Sequence[int], layouts: Sequence[str]) -> None:
+    def export(self, variants: Sequence[tuple[str, int]], layouts: Sequence[str]) -> None:
+        """Every (exporter, opset) in every layout."""
         model = self.marian.load("fp32")
-        self.bar.phase("export", len(opsets) * len(layouts))
+        self.bar.phase("export", len(variants) * len(layouts))
         self.manifest["graphs"] = []
-        for opset in opsets:
+        prepared = {layout: parts(model, layout) for layout in layouts}
+        made: dict[str, tuple[dict[str, Any], int]] = {}
+        for exporter, opset in variants:
             for layout in layouts:
                 graph: dict[str, Any] = {
-                    "exporter": EXPORTER,
+                    "exporter": exporter,
                     "layout": layout,
                     "precision": "fp32",
                     "opset": opset,
                     "parts": {},
                 }
-                for part in parts(model, layout):
+                for part in prepared[layout]:
                     # A step over a filled cache is one and the same in both layouts, so they share its file.
-                    stem = EXPORTER if part.name == "step" else f"{EXPORTER}-{layout}"
+                    stem = exporter if part.name == "step" else f"{exporter}-{layout}"
                     file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
-                    graph["parts"][part.name], graph["ir"] = export_part(part, opset, self.folder, file)
+                    if file not in made:
+                        made[file] = export_part(part, exporter, opset, self.folder / file)
+                    graph["parts"][part.name], graph["ir"] = made[file]
                 self.manifest["graphs"].append(graph)
                 self.bar.tick()
         check_graphs(sorted(self.folder.glob("*.onnx")))
@@ -202,7 +209,6 @@ class _Recorder:
             "machine": platform.machine(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "threads": threads,
-            "exporter": EXPORTER,
         }
         folder.write_manifest(self.folder, self.manifest)
         ids = [graph.id for graph in Bundle(str(self.folder), verify=False).graphs]
@@ -248,17 +254,31 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _check_request(opsets: Sequence[int], layouts: Sequence[str], precisions: Sequence[str]) -> None:
+def _check_request(
+    exporters: Sequence[str], opsets: Sequence[int] | None, layouts: Sequence[str], precisions: Sequence[str]
+) -> None:
+    writable = sorted({opset for exporter in exporters for opset in EXPORTERS.get(exporter, ())})
     for name, asked, known in (
-        ("opset", opsets, OPSETS),
+        ("exporter", exporters, tuple(EXPORTERS)),
+        ("opset", writable if opsets is None else opsets, writable),
         ("layout", layouts, LAYOUTS),
         ("precision", precisions, DTYPES),
     ):
         unknown = [item for item in asked if item not in known]
-        if unknown or not asked:
+        if unknown or (known and not asked and name != "exporter"):
             raise RecordError(f"{name} {unknown[0] if unknown else 'missing'}: choose of {', '.join(map(str, known))}")
     if "fp32" not in precisions:
         raise RecordError("precision fp32 is missing: the graphs are exported in it and need its floor")
+
+
+def _variants(exporters: Sequence[str], opsets: Sequence[int] | None) -> list[tuple[str, int]]:
+    """(exporter, opset) pairs, each exporter at those of the opsets that it writes."""
+    return [
+        (exporter, opset)
+        for exporter in exporters
+        for opset in EXPORTERS[exporter]
+        if opsets is None or opset in opsets
+    ]
 
 
 def _flat(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,8 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
+OTHER_CHECKS = ("probe", "operator", "export")
+"""What rows also answer, and no cell of a bundle is asked: whether a backend is here, node tests, an export."""
 
 
 class Word(NamedTuple):
@@ -31,6 +33,7 @@ STATUSES: Dict[str, Word] = {
     "XPASS": Word("fail", "✅", "expected to fail, passed"),
 }
 MISSING = Word("skip", "·", "no row")
+RESTAMPED = Word("skip", "⚠️", "passes when re-stamped (IR)")
 PARTIAL = Word("pass", "◐", "what ran passed, not every check did")
 SEVERITY: List[str] = [status for status in STATUSES if status not in ("XFAIL", "XPASS")]
 

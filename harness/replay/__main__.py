@@ -33,6 +33,7 @@ def main() -> int:
         "--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)"
     )
     parser.add_argument("--layout", help="split or unified (default: both)")
+    parser.add_argument("--exporter", help="torchscript or dynamo (default: both)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
@@ -52,13 +53,18 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     """Replay every chosen cell in this process; 0 when all pass, 1 when not, 2 when there is nothing to run."""
     bundle = Bundle(options.bundle)
     chosen = [
-        graph for graph in bundle.graphs if graph.opset in options.opset and options.layout in (None, graph.layout)
+        graph
+        for graph in bundle.graphs
+        if graph.opset in options.opset
+        and options.layout in (None, graph.layout)
+        and options.exporter in (None, graph.exporter)
     ]
     if not chosen:
         opsets = sorted({graph.opset for graph in bundle.graphs})
         layouts = " and ".join(sorted({graph.layout for graph in bundle.graphs}))
-        has = f"it has opsets {opsets[0]}-{opsets[-1]}, layouts {layouts}"
-        print(f"error: no graph of this bundle has that opset and layout; {has}", file=sys.stderr)
+        exporters = " and ".join(sorted({graph.exporter for graph in bundle.graphs}))
+        has = f"it has opsets {opsets[0]}-{opsets[-1]}, layouts {layouts}, exporters {exporters}"
+        print(f"error: no graph of this bundle has that opset, layout and exporter; {has}", file=sys.stderr)
         return 2
     try:
         backend = select.load(selector)
@@ -69,7 +75,12 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything
         print(f"error: {selector.text} cannot be used: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    asked = {"backend": selector.text, "opsets": [options.opset.start, options.opset.stop], "layout": options.layout}
+    asked = {
+        "backend": selector.text,
+        "opsets": [options.opset.start, options.opset.stop],
+        "layout": options.layout,
+        "exporter": options.exporter,
+    }
     writer = Writer(options.results, {**asked, "bundle": bundle.short})
     again = f"python3 -m harness.replay {shlex.quote(options.bundle)} --backend {selector.text}"
     outcomes: List[Tuple[str, int]] = []
@@ -77,7 +88,7 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
 
     def emit(row: Row) -> None:
         identify(row, bundle, graph, selector.name, probe)
-        row.command = f"{again} --opset {graph.opset} --layout {graph.layout}"
+        row.command = f"{again} --exporter {graph.exporter} --opset {graph.opset} --layout {graph.layout}"
         writer.write(row)
         outcomes.append((row.status, row.compared))
         if row.status != "PASS":

@@ -13,6 +13,7 @@ from harness.replay.forced import force
 from harness.replay.free import decode_all
 from harness.replay.invariance import judge_invariance
 from harness.replay.job import Job, compile_parts, one_line
+from harness.replay.restamp import as_shipped, restamped
 from harness.replay.trace import CHECKS as FORCED
 from harness.rows import Row
 
@@ -84,14 +85,28 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
 
 
 def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
-    programs = compile_parts(backend, job)
     try:
+        programs = compile_parts(backend, job)
+    except StageError as refusal:
+        if refusal.kind != "ir":
+            raise
+        with restamped(backend, job, refusal) as (again, programs):
+            for row in _after_load(backend, probe, again, asked, programs):
+                yield as_shipped(row, refusal, again.graph.ir)
+    else:
         yield from _after_load(backend, probe, job, asked, programs)
+
+
+def _after_load(
+    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Dict[str, Program]
+) -> Iterator[Row]:
+    try:
+        yield from _judged(backend, probe, job, asked, programs)
     except StageError as error:  # once it has loaded, refusing is failing, whatever stage the adapter names
         raise StageError("run", error.kind, error.message) from error
 
 
-def _after_load(
+def _judged(
     backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Dict[str, Program]
 ) -> Iterator[Row]:
     blame = Blame(backend, job)

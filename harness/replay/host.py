@@ -1,5 +1,6 @@
 """The host's side of isolation: one worker process a backend, whose death, hang or hunger becomes rows."""
 
+import contextlib
 import json
 import os
 import select as io_select
@@ -64,13 +65,15 @@ class Worker:
             return
         paths = [select.ROOT] + ([self.selector.folder] if self.selector.folder else [])
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
-        command = [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         self._buffer = b""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
+            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
+
+    def _command(self) -> List[str]:
+        return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
         """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered."""
@@ -103,16 +106,28 @@ class Worker:
             failure=Row("probe", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
         )
 
-    def replay(self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any]) -> Iterator[Row]:
-        """The rows of one cell as they come. When the worker dies, the checks not yet answered say how; the next call
-        starts a new one."""
+    def replay(
+        self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any], alone: bool = True
+    ) -> Iterator[Row]:
+        """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
+        request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
+        return self._ask(request, checks)
+
+    def run_test(self, test: Dict[str, str]) -> Row:
+        """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""
+        (row,) = self._ask({"test": test}, ["operator"])
+        return row
+
+    def _ask(self, request: Dict[str, Any], checks: Sequence[str]) -> Iterator[Row]:
+        """The rows that answer. When the worker dies, the checks not yet answered say how; the next call starts a new
+        one."""
         left: List[str] = list(checks)
         finished = False
         try:
             if self._process is None:
                 self.start()
                 self._read()
-            self._send({"graph": graph, "checks": left, "series": series, "options": options})
+            self._send(request)
             while True:
                 said = self._read()
                 if "done" in said:
@@ -190,6 +205,13 @@ class Worker:
         self._log.seek(max(0, size - TAIL))
         text: str = self._log.read().decode("utf-8", "replace")
         return text
+
+    def kill(self) -> None:
+        """End the process at once, from another thread than the one that reads its answers."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the worker and everything it started."""

@@ -1,6 +1,7 @@
 """What a worker is asked to do with one graph, and what every check of it needs."""
 
 import os
+import re
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -14,7 +15,8 @@ from harness.replay.trace import Golden
 class Job(NamedTuple):
     """What is asked of one cell. ``beat`` is called as work goes on: silence means that the runtime hangs.
 
-    ``options`` go to the adapter; ``series`` is the path that sidecar files start with, or empty for none.
+    ``alone``: no other worker runs beside this one, else the cost check gives no figures. ``options`` go to the adapter;
+    ``series`` is the path that sidecar files start with, or empty for none.
     """
 
     golden: Golden
@@ -23,6 +25,7 @@ class Job(NamedTuple):
     options: Mapping[str, Any]
     series: str
     beat: Callable[[], None]
+    alone: bool = True
 
     @property
     def bundle(self) -> Bundle:
@@ -52,6 +55,15 @@ def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
     return programs
 
 
+NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Failed to load model with error: "
+    r"|Exception from \S+:\d+:\s*|Check '.*?' failed at \S+:\d+:\s*"
+    r"|ONNX Runtime only \*guarantees\* .*? versions\. |The operator schemas and or .*? compatibility\. "
+    r"|\S+\.(?:cc|cpp|h|hpp):\d+ .*?\) (?=[A-Z])"  # source line and the signature that follows it
+)
+"""What C++ runtimes put before what they have to say: it differs from file to file and build to build."""
+
+
 def one_line(text: str) -> str:
-    """A message on one line, cut to what a table can hold."""
-    return " ".join(text.split())[:300]
+    """A message on one line: what it says, without where in the runtime's source, cut to what a table can hold."""
+    return NOISE.sub("", " ".join(text.split()))[:300]

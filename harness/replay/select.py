@@ -36,8 +36,14 @@ def names() -> List[str]:
     return [stem for stem, ending in stems if ending == ".py" and stem not in NOT_ADAPTERS]
 
 
+def spelled(text: str) -> str:
+    """``ort@1.10`` for ``ort-1.10``: an environment of tox cannot have an @ in its name."""
+    return re.sub(r"\A([A-Za-z_]\w*)-(?=\d|all\Z)", r"\1@", text)
+
+
 def parse(text: str) -> Selector:
     """Raises UnknownBackend, with the nearest names, for what is neither form."""
+    text = spelled(text)
     found = FORM.match(text)
     if found and found["name"] in names():
         shown = found["name"] + (f":{found['provider']}" if found["provider"] else "")

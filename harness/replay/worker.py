@@ -1,8 +1,10 @@
 """The worker's side of isolation: read a request a line, answer in lines of JSON.
 
 The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
-keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...}}``. Answers, each
-with one key: ``probe``, ``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each request.
+keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...},
+"alone": bool}`` for a cell,
+``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers, each with one key: ``probe``,
+``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each request.
 """
 
 import json
@@ -18,6 +20,7 @@ from harness.replay import select
 from harness.replay.cell import replay
 from harness.replay.decoder import AdapterError
 from harness.replay.job import Job, one_line
+from harness.replay.node import run_test
 from harness.replay.trace import Golden
 from harness.rows import Row, to_json
 
@@ -45,10 +48,17 @@ def serve(path: str, selector: select.Selector) -> int:
     _say(wire, probe=vars(probe))
     bundle = Bundle(path, verify=False)
     golden = Golden(bundle, probe.precision)
+
+    def emit(row: Row) -> None:
+        _say(wire, row=json.loads(to_json(row)))
+
     for line in sys.stdin:
         request = json.loads(line)
-        answer(backend, probe, golden, request, lambda row: _say(wire, row=json.loads(to_json(row))), _beat(wire))
-        _say(wire, done=request["graph"])
+        if "test" in request:
+            emit(run_test(backend, probe, request["test"]))
+        else:
+            answer(backend, probe, golden, request, emit, _beat(wire))
+        _say(wire, done=1)
     sys.stderr.flush()
     os._exit(0)  # every answer is out; what a runtime does while the interpreter is torn down is nobody's verdict
 
@@ -63,9 +73,9 @@ def answer(
 ) -> None:
     """Replay one cell. Whatever an adapter raises beside the contract's errors becomes ERROR rows."""
     graph = next(graph for graph in golden.bundle.graphs if graph.id == request["graph"])
-    left = list(request["checks"])
+    left, alone = list(request["checks"]), bool(request.get("alone", True))
     try:
-        for row in replay(backend, probe, Job(golden, graph, left, request["options"], request["series"], beat)):
+        for row in replay(backend, probe, Job(golden, graph, left, request["options"], request["series"], beat, alone)):
             left.remove(row.check)
             emit(row)
     except Exception as error:  # noqa: BLE001 - as above

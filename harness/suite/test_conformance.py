@@ -1,8 +1,16 @@
 """Does this runtime decode like PyTorch? One test a cell and check; ``pytest --backend=NAME`` chooses the runtimes."""
 
+from collections.abc import Callable
+
 from harness.campaign import Campaign, Question
 from harness.plugin import conclude
 
 
-def test_decodes_like_pytorch(campaign: Campaign, question: Question) -> None:
-    conclude(campaign.ask(question))
+def test_decodes_like_pytorch(
+    campaign: Campaign, question: Question, record_property: Callable[[str, object], None]
+) -> None:
+    row = campaign.ask(question)
+    for name in ("cell", "check", "status", "stage", "kind", "compared", "step", "blame", "knob", "command"):
+        value = getattr(row, name)
+        record_property(name, "" if value is None else value)
+    conclude(row)

@@ -1,0 +1,471 @@
+"""What changed between two states of the rows: newly failing and passing, drifted, flaky, missing, stale, expectations.
+
+A change for the worse is one that a run would not want to wake up to: a check that is more severe than it was, a cell or a
+box that is silent, an expectation that no longer fits. The other changes are told and cost nobody an exit code.
+
+*Drift* is of checks that pass. The figure is value over bound, the share of its room that a check uses. Its spread from
+night to night is measured: the median absolute step between consecutive nights over 0.954, the standard deviation of a
+steady process (a chart of individuals with median moving range, which a slow trend hardly widens), the cell's own or the
+typical one of that check on its runtime, whichever is wider. A check has drifted when it is outside all that its earlier
+nights showed, and further from their median than noise would take any of the checks judged, with 95 % confidence.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from packaging.version import InvalidVersion, Version
+
+from harness.cell import Cell
+from harness.judge import verdict
+from harness.rows import RowsError
+from reports.store import KEY, History, Store, night_named, note, place
+
+WINDOW = 30
+"""Earlier nights that drift and flakiness are judged by."""
+LEAST = 8
+"""Nights without which a spread says nothing."""
+CHANGES = 3
+"""A check whose status changed so often within the window is flaky, whatever it is tonight."""
+CONFIDENCE = 0.95
+RESOLUTION = 1e-6
+"""Relative: what a share kept as float32 cannot tell apart."""
+LINES = 60
+
+GROUPS = {
+    "failing": "Newly failing",
+    "missing": "Missing: were there, are not",
+    "stale": "Stale boxes",
+    "expectations": "Expectations changed",
+    "flaky": "Flaky",
+    "drifted": "Drifted inside the bounds",
+    "passing": "Newly passing",
+    "changed": "Fails less severely",
+    "columns": "New columns",
+    "cells": "New cells in known columns",
+}
+"""Kinds of change, the worst first, as JSON and Markdown name them."""
+
+COLUMNS = (
+    *KEY, "backend", "version", "device", "exporter", "layout", "precision", "opset", "status", "seen", "reason", "step",
+    "kind", "message", "metric", "value", "bound", "command", "night",
+)  # fmt: skip
+COLUMN = ("backend", "version", "device", "exporter", "layout", "precision", "box")
+LOW_IS_WORSE = "BLEU"
+"""The one metric of a bound that a check stays above; its loss fails at once, so it has no drift."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that changed. ``cell`` is a box's or a column's name where the change is of one; ``worse`` counts."""
+
+    group: str
+    cell: str
+    box: str
+    said: str
+    worse: bool = False
+    checks: tuple[str, ...] = ()
+    since: str = ""
+    command: str = ""
+
+
+@dataclass
+class Report:
+    """``changes`` in the order of GROUPS; ``facts`` are lines about what was compared with what."""
+
+    old: str
+    new: str
+    cells: int
+    boxes: int
+    changes: list[Change] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+
+    @property
+    def worse(self) -> bool:
+        return any(change.worse for change in self.changes)
+
+
+class Side(NamedTuple):
+    """One side of the comparison. ``night`` is None for the newest row of every cell."""
+
+    store: Store
+    night: str | None
+    text: str
+
+    @property
+    def last(self) -> str:
+        return self.night or self.store.nights[-1]
+
+    def rows(self) -> pd.DataFrame:
+        """Raises RowsError when there is no row of a cell."""
+        found = self.store.newest(COLUMNS, None if self.night is None else [self.night])
+        if not len(found):
+            raise RowsError(f"{self.text}: no cell has a row; nothing can be compared")
+        for name in found.columns:
+            if isinstance(found[name].dtype, pd.CategoricalDtype):
+                found[name] = found[name].astype(str)
+        return found
+
+
+def sides(old: str, new: str, say: Callable[[str], None] = note) -> tuple[Side, Side]:
+    """Both sides from the words of a command line; a folder named twice is read once. Raises RowsError."""
+    stores: dict[Path, Store] = {}
+    made = []
+    for text in (old, new):
+        folder, word = place(text)
+        key = folder.resolve()
+        if key not in stores:
+            stores[key] = Store([folder], detail=False, say=say)
+        night = word and night_named(stores[key], word)
+        made.append(Side(stores[key], night, f"{folder}@{night}" if night else str(folder)))
+    return made[0], made[1]
+
+
+def compare(old: Side, new: Side, across_versions: bool = False) -> Report:
+    """``across_versions``: a cell of a version that OLD lacks is compared with the nearest older one. Raises RowsError."""
+    before, after = old.rows(), new.rows()
+    report = Report(old.text, new.text, after[list(KEY[:3])].drop_duplicates().shape[0], after["box"].nunique())
+    before = _same_bundle(before, after, report)
+    if across_versions:
+        before = _nearest_versions(before, after, report)
+    past = _past(old, new)
+    pairs = before.merge(after, on=list(KEY), how="outer", suffixes=("_old", ""), indicator="where")
+    both = pairs[pairs["where"] == "both"]
+    last_seen = _last_nights(before, after, past)
+    found = [
+        *_verdicts(both, past),
+        *_missing(before, pairs[pairs["where"] == "left_only"], after),
+        *_stale(before, new.last, last_seen),
+        *_flaky(after, past),
+        *_new(before, pairs[pairs["where"] == "right_only"]),
+        *_drifted(both, past, report),
+    ]
+    rank = list(GROUPS)
+    report.changes = sorted(found, key=lambda one: (rank.index(one.group), not one.worse))
+    return report
+
+
+def _past(old: Side, new: Side) -> History:
+    """The earlier nights of NEW's folder; where it has none, those of OLD's."""
+    nights = [night for night in new.store.nights if night < new.last][-WINDOW:]
+    if nights:
+        return new.store.history(nights)
+    return old.store.history([night for night in old.store.nights if night <= old.last][-WINDOW:])
+
+
+def _same_bundle(before: pd.DataFrame, after: pd.DataFrame, report: Report) -> pd.DataFrame:
+    """A bundle recorded again under its name is compared with the one before it, and said."""
+    before = before.copy()
+
+    def digests(rows: pd.DataFrame) -> dict[tuple[str, str], set[str]]:
+        found: dict[tuple[str, str], set[str]] = {}
+        for box, bundle in rows[["box", "bundle"]].drop_duplicates().itertuples(index=False):
+            found.setdefault((box, bundle.partition("@")[0]), set()).add(bundle)
+        return found
+
+    now = digests(after)
+    for (box, name), was in digests(before).items():
+        its = now.get((box, name), set())
+        if len(was) == len(its) == 1 and was != its:
+            (old,), (new,) = was, its
+            before.loc[(before["box"] == box) & (before["bundle"] == old), "bundle"] = new
+            report.facts.append(f"{box} replays another recording of the bundle: {old} -> {new}")
+    return before
+
+
+def _nearest_versions(before: pd.DataFrame, after: pd.DataFrame, report: Report) -> pd.DataFrame:
+    """OLD's rows, those of the nearest older version renamed to the cell that NEW has instead."""
+    like = ["box", "bundle", "backend", "device", "exporter", "layout", "precision", "opset"]
+    cells = [
+        frame.drop_duplicates(list(KEY[:3]))[[*like, "version", "cell"]].astype({"opset": "Int64"})
+        for frame in (before, after)
+    ]
+    known = set(map(tuple, cells[0][list(KEY[:3])].to_numpy()))
+    candidates = cells[1][[tuple(key) not in known for key in cells[1][list(KEY[:3])].to_numpy()]]
+    pairs = candidates.merge(cells[0], on=like, suffixes=("", "_old"))
+    pairs = pairs[[_older(old, new) for old, new in zip(pairs["version_old"], pairs["version"], strict=True)]]
+    if not len(pairs):
+        return before
+    pairs["order"] = [Version(version) for version in pairs["version_old"]]
+    nearest = pairs.sort_values("order").drop_duplicates(list(KEY[:3]), keep="last")
+    for (backend, was, its), count in Counter(
+        zip(nearest["backend"], nearest["version_old"], nearest["version"], strict=True)
+    ).items():
+        report.facts.append(f"{count} cells of {backend}@{its} are compared with {backend}@{was}")
+    renamed = before.merge(
+        nearest[["box", "bundle", "cell_old", "cell"]].rename(columns={"cell_old": "cell", "cell": "now"}),
+        on=["box", "bundle", "cell"],
+    )
+    replaced = set(map(tuple, renamed[list(KEY[:3])].to_numpy()))
+    there = set(map(tuple, after[list(KEY[:3])].to_numpy()))
+    kept = before[[tuple(key) not in replaced - there for key in before[list(KEY[:3])].to_numpy()]]
+    return pd.concat([kept, renamed.assign(cell=renamed["now"]).drop(columns="now")], ignore_index=True)
+
+
+def _older(old: str, new: str) -> bool:
+    try:
+        return Version(old) < Version(new)
+    except InvalidVersion:
+        return False
+
+
+def _last_nights(before: pd.DataFrame, after: pd.DataFrame, past: History) -> dict[str, str]:
+    """Of each box the last night on which it said anything."""
+    last = dict(pd.concat([before, after]).groupby("box")["night"].max())
+    boxes = past.keys["box"].astype(str).to_numpy()
+    for box in np.unique(boxes):
+        seen = np.flatnonzero((past.status[boxes == box] >= 0).any(axis=0))
+        if len(seen):
+            last[box] = max(last.get(box, ""), past.nights[seen[-1]])
+    return last
+
+
+def _verdicts(both: pd.DataFrame, past: History) -> Iterable[Change]:
+    """Checks whose status, or whose expectation, is another than it was."""
+    differ = (both["seen"] != both["seen_old"]) | (both["status"] != both["status_old"])
+    differ |= both["reason"] != both["reason_old"]
+    began = _since(past)
+    for row in both[differ].itertuples():
+        group, worse = _kind(row)
+        said = f"{row.status_old} → {row.status}"
+        if row.status in ("XFAIL", "XPASS") or group == "expectations":
+            said += f" ({row.reason or 'was expected: ' + row.reason_old})"
+        if group == "failing":
+            said += f", first at step {row.step}" if pd.notna(row.step) else f": {row.message}" if row.message else ""
+        since = began((row.box, row.bundle, row.cell, row.check), row.seen, row.night) if group == "failing" else ""
+        yield Change(group, row.cell, row.box, said, worse, (row.check,), since, row.command)
+
+
+def _kind(row: Any) -> tuple[str, bool]:
+    """Group of a changed check, and whether the change is for the worse."""
+    rank, was = verdict.SEVERITY.index(row.seen), verdict.SEVERITY.index(row.seen_old)
+    fails = verdict.STATUSES[row.status].outcome == "fail"
+    failed = verdict.STATUSES[row.status_old].outcome == "fail"
+    if row.status == "XPASS":
+        return "expectations", row.status_old != "XPASS"
+    if rank < was:
+        return "failing", True
+    if rank > was:
+        return ("passing" if row.seen == "PASS" else "changed"), fails and not failed
+    return "expectations", fails and not failed
+
+
+def _since(past: History) -> Callable[[tuple[str, ...], str, str], str]:
+    """A function of (key, status, night): the first night of the unbroken run of nights with that status."""
+    place = {key: number for number, key in enumerate(zip(*(past.keys[name] for name in KEY), strict=True))}
+
+    def since(key: tuple[str, ...], seen: str, night: str) -> str:
+        first = night
+        if key in place:
+            for status, earlier in zip(past.status[place[key]][::-1], past.nights[::-1], strict=True):
+                if earlier >= night or status < 0:
+                    continue
+                if verdict.SEVERITY[status] != seen:
+                    break
+                first = earlier
+        return first
+
+    return since
+
+
+def _missing(before: pd.DataFrame, gone: pd.DataFrame, after: pd.DataFrame) -> Iterable[Change]:
+    boxes = set(after["box"])
+    there = set(zip(after["box"], after["bundle"], after["cell"], strict=True))
+    for key, rows in gone[gone["box"].isin(boxes)].groupby(list(KEY[:3]), sort=False):
+        box, _, cell = key
+        checks = tuple(rows["check"])
+        said = f"{len(checks)} checks of the cell are" if key in there else "the cell is"
+        said = f"{said} not there; last {rows['night_old'].max()}"
+        yield Change(
+            "missing", cell, box, said, True, checks if key in there else (), command=rows["command_old"].iloc[0]
+        )
+
+
+def _stale(before: pd.DataFrame, tonight: str, last: dict[str, str]) -> Iterable[Change]:
+    cells = before.groupby("box")["cell"].nunique()
+    for box, night in sorted(last.items()):
+        if night < tonight:
+            yield Change("stale", box, box, f"silent since {night} ({cells.get(box, 0)} cells)", True)
+
+
+def _flaky(after: pd.DataFrame, past: History) -> Iterable[Change]:
+    for row in after[after["seen"] == "FLAKY"].itertuples():
+        yield Change("flaky", row.cell, row.box, row.message, checks=(row.check,), command=row.command)
+    now = after.set_index(list(KEY))
+    known = past.status >= 0  # a night without a row is skipped, it is no change
+    for number in np.flatnonzero((np.diff(past.status, axis=1) != 0).sum(axis=1) >= CHANGES - 1):
+        key = tuple(past.keys.iloc[number])
+        if key not in now.index or now.at[key, "seen"] == "FLAKY":
+            continue
+        nights = [*past.status[number][known[number]], verdict.SEVERITY.index(now.at[key, "seen"])]
+        changes = int(np.count_nonzero(np.diff(nights)))
+        if changes >= CHANGES:
+            counts = Counter(verdict.SEVERITY[status] for status in nights)
+            words = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+            yield Change("flaky", key[2], key[0], f"changed {changes} times in {len(nights)} nights: {words}",
+                         checks=(key[3],), command=now.at[key, "command"])  # fmt: skip
+
+
+def _new(before: pd.DataFrame, fresh: pd.DataFrame) -> Iterable[Change]:
+    """Columns that OLD lacks, one line each; cells that it lacks of columns it has."""
+    known = set(map(tuple, before[list(COLUMN)].to_numpy()))
+    cells_before = set(zip(before["box"], before["bundle"], before["cell"], strict=True))
+    for column, rows in fresh.groupby(list(COLUMN), sort=True):
+        worst = {key: verdict.worst(its["seen"]) for key, its in rows.groupby(list(KEY[:3]))}
+        new = {key: status for key, status in worst.items() if key not in cells_before}
+        if not new:
+            continue
+        words = ", ".join(f"{count} {status}" for status, count in Counter(new.values()).most_common())
+        name = "{}@{}/{}/{}/{}/{}".format(*column)
+        if column in known:
+            opsets = _spans(int(opset) for opset in rows["opset"].dropna().unique())
+            yield Change("cells", f"{name}/op{opsets}", column[-1], f"{len(new)} cells: {words}")
+        else:
+            yield Change("columns", name, column[-1], f"{len(new)} cells: {words}")
+
+
+def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Change]:
+    keys = past.keys.astype(str).assign(series=range(len(past.keys)))
+    rows = both[(both["seen"] == "PASS") & (both["seen_old"] == "PASS") & (both["metric"] != LOW_IS_WORSE)]
+    rows = rows[(rows["value"] > 0) & (rows["bound"] > 0)].merge(keys, on=list(KEY))
+    rows["used"] = rows["value"] / rows["bound"]
+    shares = past.used[rows["series"]].astype(float)
+    nights = (shares > 0).sum(axis=1)
+    young = int((nights < LEAST).sum())
+    rows, shares, nights = (found[nights >= LEAST] for found in (rows, shares, nights))
+    rows = rows.reset_index(drop=True)
+    if young:
+        report.facts.append(f"drift needs {LEAST} earlier nights: {young} of {young + len(rows)} figures have fewer")
+    if not len(rows):
+        return
+    logs = np.log2(np.where(shares > 0, shares, np.nan))
+    middle, low, high = (f(logs, axis=1) for f in (np.nanmedian, np.nanmin, np.nanmax))
+    rows["spread"] = _spread(logs)
+    rows["runtime"] = rows["cell"].str.split("/").str[:2].str.join("/")
+    spread = np.maximum(rows["spread"], rows.groupby(["box", "runtime", "check"])["spread"].transform("median"))
+    times = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / len(rows))
+    now = np.log2(rows["used"].to_numpy())
+    # The median of n nights has an error of its own: pi / 2n of one night's variance.
+    limit = np.maximum(times * spread * np.sqrt(1 + np.pi / 2 / nights), RESOLUTION)
+    outside = (now > high + RESOLUTION) | (now < low - RESOLUTION)
+    report.facts.append(
+        f"night-to-night spread of value/bound: median {_percent(float(spread.median()))}, largest "
+        f"{_percent(float(spread.max()))}; drift is {times:.1f} times the figure's own, over {len(rows)} figures"
+    )
+    moved = np.abs(now - middle)
+    for number in sorted(np.flatnonzero(outside & (moved > limit)), key=lambda number: -now[number] + middle[number]):
+        row = rows.iloc[number]
+        arrow = "↑" if now[number] > middle[number] else "↓"
+        said = f"{arrow} {2 ** middle[number]:.3g} → {row['used']:.3g} of the bound (spread {_percent(spread[number])})"
+        yield Change("drifted", row["cell"], row["box"], said, checks=(row["check"],), command=row["command"])
+
+
+def _spread(logs: np.ndarray) -> np.ndarray:
+    """[series] standard deviation from night to night. ``logs``: [series, nights], NaN on a night without a figure."""
+    filled = pd.DataFrame(logs).T.ffill().T.to_numpy()  # the step over a silent night is one step
+    steps = np.where(np.isnan(logs[:, 1:]) | np.isnan(filled[:, :-1]), np.nan, np.abs(np.diff(filled, axis=1)))
+    return np.nanmedian(steps, axis=1) / 0.954
+
+
+def _percent(log: float) -> str:
+    return f"{(2**log - 1) * 100:.2g} %"
+
+
+def _spans(opsets: Iterable[int]) -> str:
+    """``9,12-17``."""
+    parts = []
+    for _, run in groupby(enumerate(sorted(set(opsets))), key=lambda item: item[1] - item[0]):
+        found = [opset for _, opset in run]
+        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    return ",".join(parts)
+
+
+def to_json(report: Report) -> str:
+    counts = Counter(change.group for change in report.changes)
+    about = {
+        "old": report.old, "new": report.new, "cells": report.cells, "boxes": report.boxes, "worse": report.worse,
+        "counts": {group: counts[group] for group in GROUPS}, "facts": report.facts,
+        "changes": [asdict(change) for change in report.changes],
+    }  # fmt: skip
+    return json.dumps(about, ensure_ascii=False, indent=1) + "\n"
+
+
+def markdown(report: Report) -> str:
+    """At most LINES lines, for a chat or a pull request: what does not fit is counted."""
+    grouped = {
+        group: _lines(change for change in report.changes if change.group == group)
+        for group in GROUPS
+    }  # fmt: skip
+    grouped = {group: lines for group, lines in grouped.items() if lines}
+    counts = Counter(change.group for change in report.changes)
+    word = "❌ worse" if report.worse else "✅ nothing worse"
+    page = [
+        f"## {word}: {_escaped(report.old)} → {_escaped(report.new)}",
+        "",
+        ", ".join(f"{GROUPS[group].split(':')[0].lower()} {counts[group]}" for group in grouped) or "nothing changed",
+        "",
+        *(
+            f"- {_escaped(fact)}"
+            for fact in [f"{report.cells} cells on {report.boxes} boxes compared", *report.facts][:6]
+        ),
+    ]
+    room = _allot([len(lines) for lines in grouped.values()], LINES - len(page) - 3 * len(grouped))
+    for (group, lines), count in zip(grouped.items(), room, strict=True):
+        page += ["", f"### {GROUPS[group]} ({counts[group]})", *lines[:count]]
+        if len(lines) > count:
+            page.append(f"- and {len(lines) - count} more")
+    return "\n".join(page) + "\n"
+
+
+def _allot(sizes: list[int], room: int) -> list[int]:
+    """Lines of each group, the first groups served first once each has two."""
+    given = [min(size, 2) for size in sizes]
+    for number, size in enumerate(sizes):
+        given[number] += min(size - given[number], max(0, room - sum(given)))
+    return given
+
+
+def _lines(changes: Iterable[Change]) -> list[str]:
+    """A line for all checks and opsets to which the same happened."""
+    merged: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+    commands: dict[tuple[Any, ...], str] = {}
+    by_cell: dict[tuple[Any, ...], list[str]] = {}
+    for change in changes:
+        what = (change.cell, change.box, change.said, change.since)
+        by_cell.setdefault(what, []).extend(change.checks)
+        commands.setdefault(what, change.command)
+    for (cell, box, said, since), checks in by_cell.items():
+        try:
+            parsed = Cell.parse(cell)
+            head, opset = cell.rpartition("/")[0], str(parsed.opset)
+        except ValueError:
+            head, opset = cell, ""
+        merged.setdefault((head, box, said, since, tuple(checks)), {}).setdefault(opset, []).append(cell)
+    lines = []
+    for (head, box, said, since, checks), opsets in merged.items():
+        name = f"{head}/op{_spans(map(int, opsets))}" if "" not in opsets else head
+        where = f" on {_escaped(box)}" if box != head else ""
+        what = f" {', '.join(checks)}:" if checks else ":"
+        began = f", since {since}" if since else ""
+        first = next(iter(opsets.values()))[0]
+        command = commands[(first, box, said, since)]
+        shown = f" · `{_code(command)}`" if command else ""
+        lines.append(f"- `{_code(name)}`{where}{what} {_escaped(said)}{began}{shown}")
+    return lines
+
+
+def _escaped(text: str) -> str:
+    """A runtime's words, on one line and with nothing in them that Markdown would act on."""
+    return re.sub(r"([\\`*<|\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    return text.replace("`", "'")

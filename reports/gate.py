@@ -1,0 +1,447 @@
+"""May this be shipped? Every required cell is held against a policy, and each reason against it stands on its own line."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from harness.bundle import Bundle
+from harness.judge import verdict
+from harness.merge import completed
+from harness.rows import Row, RowsError
+from harness.text import Scorer, detokenise, saved_ids
+from reports import store
+from reports.matrix import seen_status
+from reports.policy import COSTS, METHODS, Policy, Text, Waiver, matches
+
+OF_PYTORCH = tuple(check for check in verdict.CHECKS if check not in ("artifact", "placement", "cost"))
+"""Checks whose elements were held against PyTorch."""
+FEWEST = 3
+"""Cells without which a median of cost ratios has no spread."""
+
+
+@dataclass
+class Reason:
+    """Why a cell may not be shipped. ``what`` is a word of the policy; ``waiver`` lets it pass."""
+
+    what: str
+    check: str
+    said: str
+    command: str = ""
+    waiver: Waiver | None = None
+
+
+@dataclass
+class Case:
+    """One required cell on one box, or the pattern of one that is missing; or a rule that is of no cell."""
+
+    cell: str
+    box: str
+    reasons: list[Reason] = field(default_factory=list)
+
+    @property
+    def open(self) -> list[Reason]:
+        return [reason for reason in self.reasons if reason.waiver is None]
+
+
+@dataclass
+class Verdict:
+    """``cells``: a case for each required cell; ``rules``: for what is of no single cell; ``facts``: evidence, in lines."""
+
+    policy: str
+    results: str
+    cells: list[Case] = field(default_factory=list)
+    rules: list[Case] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not any(case.open for case in (*self.cells, *self.rules))
+
+
+class Results(NamedTuple):
+    """Rows to be judged, by (cell, box, bundle) and check. ``folder``: where sidecar paths start."""
+
+    folder: Path
+    text: str
+    cells: dict[tuple[str, str, str], dict[str, Row]]
+    night: str
+
+
+def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Results:
+    """The newest rows of a folder, or of one night ``DIR@2026-11-30``; what a box without pytest left out is answered here
+    from the bundle. Of two recordings of one bundle the newest counts. Raises RowsError, also where there is no row."""
+    folder, word = store.place(text)
+    rows = store.Store([folder], say=say)
+    night = word and store.night_named(rows, word)
+    base = folder if folder.is_dir() else folder.parent
+    found = completed([(base, row) for row in rows.newest_rows([night] if night else None)], bundle)
+    if not found:
+        raise RowsError(f"{text}: no cell has a row; nothing can be judged")
+    cells: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in found:
+        cells.setdefault((row.cell, row.box, row.bundle), {})[row.check] = row
+    newest: dict[tuple[str, str, str], str] = {}
+    for (cell, box, name), checks in cells.items():
+        kin = (cell, box, name.partition("@")[0])
+        if kin not in newest or _last(cells[(cell, box, newest[kin])]) < _last(checks):
+            newest[kin] = name
+    kept = {
+        key: checks for key, checks in cells.items() if newest[(key[0], key[1], key[2].partition("@")[0])] == key[2]
+    }
+    if len(kept) < len(cells):
+        say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
+    return Results(base, f"{folder}@{night}" if night else text, kept, night or rows.nights[-1])
+
+
+def _last(checks: dict[str, Row]) -> str:
+    return max(row.time for row in checks.values())
+
+
+def judge(
+    policy: Policy, results: Results, baseline: Results | None, bundle: Path, now: datetime | None = None
+) -> Verdict:
+    """The verdict over one set of results. ``now``: what ages and expiry days are measured by."""
+    return _Judge(policy, results, baseline, bundle, now or datetime.now(timezone.utc)).verdict()
+
+
+class _Judge:
+    def __init__(self, policy: Policy, results: Results, baseline: Results | None, bundle: Path, now: datetime) -> None:
+        self.policy, self.results, self.baseline, self.now = policy, results, baseline, now
+        self.bundle_path = bundle
+        self.used: set[int] = set()
+        self.facts: list[str] = []
+        self.same_text: Counter[str] = Counter()
+
+    def verdict(self) -> Verdict:
+        cases: dict[tuple[str, str, str], Case] = {}
+        required: dict[tuple[str, str, str], None] = {}
+        for need in self.policy.require:
+            for pattern in need.cells:
+                for box in need.boxes:
+                    hits = [key for key in self.results.cells if matches(pattern, key[0]) and fnmatchcase(key[1], box)]
+                    for cell, where in self._absent(pattern, box, hits):
+                        self._add(cases, (cell, where, ""), [self._missing(cell, where)])
+                    for key in hits:
+                        required[key] = None
+                        self._add(cases, key, self._cell(need, self.results.cells[key]))
+        for key in required:
+            self._add(cases, key, self._budgets(self.results.cells[key]))
+        made = Verdict(self.policy.name, self.results.text, list(cases.values()))
+        made.rules = [Case(f"policy {self.policy.name}", "", self._policy_reasons(required)), *self._costs(required)]
+        made.rules = [case for case in made.rules if case.reasons]
+        if self.same_text:
+            words = ", ".join(f"{count} {precision} cells" for precision, count in sorted(self.same_text.items()))
+            self.facts.append(f"text equal to the golden's, nothing to test: {words}")
+        made.facts = self.facts
+        return made
+
+    def _add(
+        self, cases: dict[tuple[str, str, str], Case], key: tuple[str, str, str], reasons: Iterable[Reason]
+    ) -> None:
+        case = cases.setdefault(key, Case(key[0], key[1]))
+        for reason in reasons:
+            for number, waiver in enumerate(self.policy.waive):
+                if waiver.covers(case.cell, case.box, reason.what, reason.check):
+                    self.used.add(number)
+                    if waiver.expires >= self.now.date():
+                        reason.waiver = waiver
+            if reason not in case.reasons:
+                case.reasons.append(reason)
+
+    def _absent(self, pattern: str, box: str, hits: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+        """What should be there and is not: the pattern itself, and cells that the baseline has, in whatever version."""
+        if not hits:
+            yield pattern, box
+        elif self.baseline:
+            there = {(_versionless(cell), where) for cell, where, _ in hits}
+            for cell, where, _ in self.baseline.cells:
+                if matches(pattern, cell) and fnmatchcase(where, box) and (_versionless(cell), where) not in there:
+                    yield cell, where
+
+    def _missing(self, cell: str, box: str) -> Reason:
+        command = f"pytest --backend={cell.partition('@')[0]} --opset={cell.rpartition('/op')[2]}"
+        where = "on any box" if box == "*" else f"on {box}"
+        return Reason("missing", "", f"no such cell {where}", command if "*" not in command else "")
+
+    def _cell(self, need: Any, checks: dict[str, Row]) -> Iterator[Reason]:
+        """What speaks against a cell in the rows themselves."""
+        some = next(iter(checks.values()))
+        for check in need.checks:
+            row = checks.get(check)
+            if row is None:
+                command = re.sub(r"-k \w+$", f"-k {check}", some.command)
+                yield Reason("missing", check, f"no {check} row", command)
+            else:
+                yield from _verdict_of(row)
+        if self.policy.max_age_hours:
+            oldest = min(
+                (row for row in checks.values() if row.check in need.checks), key=lambda row: row.time, default=some
+            )
+            age = self.now - datetime.strptime(oldest.time, store.STAMP).replace(tzinfo=timezone.utc)
+            if age > timedelta(hours=self.policy.max_age_hours):
+                said = f"{age / timedelta(hours=1):.0f} hours old, {self.policy.max_age_hours:g} are allowed"
+                yield Reason("stale", oldest.check, said, oldest.command)
+        compared = sum(row.compared for row in checks.values() if row.check in OF_PYTORCH)
+        if compared < need.compared:
+            yield Reason(
+                "compared", "", f"{compared:,} elements compared, {need.compared:,} are required", some.command
+            )
+        for name in ("device", "precision"):
+            asked, did = getattr(need, name), getattr(some, name)
+            if asked and asked != did:
+                yield Reason("placement", "placement", f"{name} {asked} is required, {did} did the work", some.command)
+
+    def _budgets(self, checks: dict[str, Row]) -> Iterator[Reason]:
+        """What a cell may use up of its bounds, its choices and its text."""
+        logits, tokens = checks.get("logits"), checks.get("tokens")
+        if self.policy.logits and logits is not None and logits.compared:
+            yield from self._over("logits", logits, self.policy.logits, _share(logits), "of the bound used by logits")
+        if self.policy.flips and tokens is not None and tokens.compared:
+            counts = tokens.detail["rows"]
+            flips = (counts["TIE"] + counts["DIVERGED"]) / max(1, sum(counts.values()))
+            yield from self._over(
+                "flips", tokens, self.policy.flips, flips, "of the sentences leave the golden's tokens"
+            )
+        if self.policy.text and tokens is not None and tokens.compared:
+            yield from self._text(tokens, self.policy.text)
+
+    def _over(self, what: str, row: Row, budgets: dict[str, float], used: float, said: str) -> Iterator[Reason]:
+        if row.precision not in budgets:
+            yield Reason(what, row.check, f"the policy has no budget of {what} for {row.precision}", row.command)
+        elif not used <= budgets[row.precision]:
+            words = f"{used:.3g} {said}, budget {budgets[row.precision]:g} in {row.precision}"
+            yield Reason(what, row.check, words, row.command)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(Bundle(str(self.bundle_path)))
+
+    def _text(self, tokens: Row, budget: Text) -> Iterator[Reason]:
+        command = tokens.command.replace("-k tokens", "-k text")
+        if tokens.precision not in budget.loss:
+            yield Reason("text", "text", f"the policy has no budget of text for {tokens.precision}", command)
+            return
+        try:
+            if tokens.bundle != self.scorer.bundle.short:
+                raise ValueError(
+                    f"its bundle is {tokens.bundle}, not {self.scorer.bundle.short}; give it with --bundle"
+                )
+            ids = saved_ids(self.scorer, tokens, str(self.results.folder))
+        except ValueError as error:
+            yield Reason("text", "text", str(error), command)
+            return
+        hypotheses = [detokenise(self.scorer.bundle, row) for row in ids]
+        hypotheses = self.scorer.without_ties(hypotheses, tokens.detail.get("ties", []))
+        if hypotheses == self.scorer.golden:
+            self.same_text[tokens.precision] += 1
+            return
+        found = paired(self.scorer, hypotheses, budget)
+        allowed = budget.loss[tokens.precision]
+        said = (
+            f"BLEU {found.score:.2f}, the golden has {found.golden:.2f}: {found.golden - found.score:+.2f} lost, budget "
+            f"{allowed:g} in {tokens.precision}, p = {found.p:.4f} ({found.signature})"
+        )
+        if found.golden - found.score > allowed and found.p < 1 - budget.confidence:
+            yield Reason("text", "text", said, command)
+        else:
+            self.facts.append(f"{tokens.cell} on {tokens.box}: {said}")
+
+    def _policy_reasons(self, required: Iterable[tuple[str, str, str]]) -> list[Reason]:
+        """Waivers that have run out or fit nothing; and a gate that compared nothing at all."""
+        found = []
+        for number, waiver in enumerate(self.policy.waive, 1):
+            what = f"waiver {number} ({', '.join(waiver.what)} of {waiver.cells[0]})"
+            if waiver.expires < self.now.date():
+                found.append(Reason("waiver", "", f"{what} ran out on {waiver.expires}: {waiver.reason}"))
+            elif number - 1 not in self.used:
+                found.append(Reason("waiver", "", f"{what} matches nothing; take it out"))
+        rows = [row for key in required for row in self.results.cells[key].values()]
+        if not any(row.compared for row in rows if row.check in OF_PYTORCH):
+            found.append(Reason("compared", "", "no required cell compared anything; nothing is no pass"))
+        return found
+
+    def _costs(self, required: Iterable[tuple[str, str, str]]) -> Iterator[Case]:
+        """A case for each box whose cells have become dearer than the budget, beyond their own spread."""
+        if not self.policy.cost:
+            return
+        assert self.baseline is not None, "a policy of costs is judged against a baseline"
+        before = {(_versionless(cell), box): checks for (cell, box, _), checks in self.baseline.cells.items()}
+        pairs: dict[str, list[tuple[Row, Row]]] = {}
+        for cell, box, bundle in required:
+            new = self.results.cells[(cell, box, bundle)].get("cost")
+            old = before.get((_versionless(cell), box), {}).get("cost")
+            if new is not None:
+                both = pairs.setdefault(box, [])
+                if old is not None and old.status == new.status == "PASS":
+                    both.append((new, old))
+        for box, rows in sorted(pairs.items()):
+            case = Case("cost", box)
+            for name, budget in self.policy.cost.items():
+                case.reasons += self._cost(name, budget, box, rows)
+            yield case
+
+    def _cost(self, name: str, budget: float, box: str, rows: list[tuple[Row, Row]]) -> Iterator[Reason]:
+        if len(rows) < FEWEST:
+            said = f"{name}: {len(rows)} cells of {box} have a cost in the baseline too, {FEWEST} are needed"
+            yield Reason("cost", "cost", said)
+            return
+        logs = COSTS[name] * np.log([new.detail[name] / old.detail[name] for new, old in rows])
+        middle = float(np.median(logs))
+        # Standard error of a median, from the median absolute deviation of the cells themselves.
+        error = 1.2533 * 1.4826 * float(np.median(np.abs(logs - middle))) / np.sqrt(len(logs))
+        low, high = np.exp(middle - 1.96 * error), np.exp(middle + 1.96 * error)
+        said = (
+            f"{name} on {box}: {np.exp(middle):.3g} times the baseline's, median of {len(rows)} cells, 95 % between "
+            f"{low:.3g} and {high:.3g}; budget {budget:g}"
+        )
+        if low > budget:
+            worst = max(zip(logs, rows, strict=True), key=lambda pair: pair[0])[1][0]
+            yield Reason("cost", "cost", f"{said}; dearest {worst.cell}", worst.command)
+        else:
+            self.facts.append(said)
+
+
+def _versionless(cell: str) -> str:
+    return re.sub(r"@[^/]*", "", cell, count=1)
+
+
+def _share(row: Row) -> float:
+    return row.value / row.bound if row.value is not None and row.bound else float("inf")
+
+
+def _verdict_of(row: Row) -> Iterator[Reason]:
+    """What a row's own status says against its cell."""
+    words = {"UNVERIFIED": "unverified", "XFAIL": "expected", "UNSUPPORTED": "refused"}
+    where = "" if row.step is None else f", first at step {row.step}"
+    if row.status == "XFAIL":
+        expected = row.detail["expected"]
+        said = f"{row.check} {seen_status(row)}{where}, expected: {expected['reason']} ({expected['link']})"
+    else:
+        said = f"{row.check} {row.status}{where}: {row.message}".removesuffix(": ")
+    if row.status != "PASS":
+        yield Reason(words.get(row.status, "failed"), row.check, said, row.command)
+    if row.compared == 0 and row.status in ("PASS", "XFAIL"):
+        yield Reason("uncompared", row.check, f"{row.check} compared nothing", row.command)
+
+
+class Paired(NamedTuple):
+    """BLEU of the hypotheses and of the golden's, and what sacrebleu's paired test says of their difference."""
+
+    score: float
+    golden: float
+    p: float
+    signature: str
+
+
+def paired(scorer: Scorer, hypotheses: list[str], budget: Text) -> Paired:
+    """Paired test over the sentences of the bundle, the golden's hypotheses the baseline; seed and method are signed."""
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    systems = [("golden", scorer.golden), ("runtime", hypotheses)]
+    test = PairedTest(
+        systems, {"BLEU": BLEU(tokenize=scorer.tokenizer)}, [scorer.references], METHODS[budget.method], budget.samples
+    )
+    signatures, scores = test()
+    golden, found = scores["BLEU"]
+    return Paired(float(found.score), float(golden.score), float(found.p_value), str(signatures["BLEU"]))
+
+
+def lines(made: Verdict) -> list[str]:
+    """The verdict for a terminal: a line first, then one for each reason, with the cell and the command to see it."""
+    waived = [(case, reason) for case in made.cells for reason in case.reasons if reason.waiver]
+    found = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.open]
+    good = sum(not case.reasons for case in made.cells)
+    page = [
+        f"{'PASS' if made.passed else 'FAIL'} policy {made.policy} on {made.results}: {len(made.cells)} required cells, "
+        f"{good} good, {sum(bool(case.open) for case in made.cells)} bad, {len(found)} reasons, {len(waived)} waived"
+    ]
+    page += [f"FAIL {_line(case, reason)}" for case, reason in found]
+    page += [
+        f"waived until {reason.waiver.expires}: {_line(case, reason)} ({reason.waiver.reason})"
+        for case, reason in waived
+        if reason.waiver
+    ]
+    return page + [f"note: {fact}" for fact in made.facts]
+
+
+def _line(case: Case, reason: Reason) -> str:
+    where = f" on {case.box}" if case.box not in ("", "*") else ""
+    see = f" | {reason.command}" if reason.command else ""
+    return f"{case.cell}{where}: {reason.what}: {' '.join(reason.said.split())}{see}"
+
+
+def summary(made: Verdict) -> str:
+    """Markdown for a CI step summary."""
+    head, *rest = lines(made)
+    page = [f"## {'✅' if made.passed else '❌'} Gate: {head}", ""]
+    reasons = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.reasons]
+    if reasons:
+        page += ["| cell | box | why | command |", "|---|---|---|---|"]
+        for case, reason in reasons:
+            waived = f" (waived until {reason.waiver.expires}: {reason.waiver.reason})" if reason.waiver else ""
+            said = f"{reason.what}: {reason.said}{waived}"
+            code = f"`{_cell_text(reason.command)}`" if reason.command else ""
+            page.append(f"| `{_cell_text(case.cell)}` | {_words(case.box)} | {_words(said)} | {code} |")
+        page.append("")
+    page += [f"- {_words(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
+    return "\n".join(page) + "\n"
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("`", "'").replace("|", "\\|")
+
+
+def _words(text: str) -> str:
+    return re.sub(r"([\\`*<|\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def junit(made: Verdict) -> str:
+    """JUnit XML: a test for each required cell, and one for each rule that is of no cell and was broken."""
+    suite = ElementTree.Element("testsuite", name=f"conform gate {made.policy}")
+    counts = Counter({"tests": 0, "failures": 0, "errors": 0, "skipped": 0})
+    for case in (*made.cells, *made.rules):
+        counts["tests"] += 1
+        test = ElementTree.SubElement(suite, "testcase", classname=_xml(case.box or "policy"), name=_xml(case.cell))
+        if case.open:
+            counts["failures"] += 1
+            said = "\n".join(_line(case, reason) for reason in case.open)
+            message = "; ".join(f"{reason.what}: {reason.said}" for reason in case.open)
+            ElementTree.SubElement(test, "failure", message=_xml(message), type=case.open[0].what).text = _xml(said)
+        elif case.reasons:
+            counts["skipped"] += 1
+            waivers = dict.fromkeys(
+                f"{reason.what}, waived until {reason.waiver.expires}: {reason.waiver.reason}"
+                for reason in case.reasons
+                if reason.waiver
+            )
+            ElementTree.SubElement(test, "skipped", message=_xml("; ".join(waivers)))
+    suite.attrib.update({name: str(count) for name, count in counts.items()})
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml(text: str) -> str:
+    """Without the characters that XML 1.0 has no way to write."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def mark_good(results: Results) -> Path:
+    """Name the night of these results as the last good one. Returns the file."""
+    path = results.folder / store.LAST_GOOD
+    draft = path.with_name(f".{store.LAST_GOOD}-{os.getpid()}")
+    draft.write_text(results.night + "\n", encoding="utf-8")
+    draft.replace(path)
+    return path

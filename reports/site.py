@@ -1,0 +1,287 @@
+"""``conform report``: a static site over rows. No network and no server; every word of a row is escaped."""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+
+from harness.bundle import Bundle
+from harness.judge import verdict
+from harness.rows import Row
+from reports import nights
+from reports.matrix import Entry, build, reason
+from reports.nights import Column
+from reports.sidecars import Sidecars
+
+MARKER = ".conform-site"
+"""A file that says that a folder is a site of ours, which may be replaced."""
+NIGHTS = 60
+"""Newest nights that a strip shows; "since when" looks at all."""
+TEMPLATES = Path(__file__).parent / "templates"
+WORDS = {**verdict.STATUSES, "PARTIAL": verdict.PARTIAL, "MISSING": verdict.MISSING}
+"""What a cell can be called (nights.word_of), worst first."""
+
+
+class SiteError(Exception):
+    """A folder that may not be written: one line that says what, where, and what to do."""
+
+
+def write(places: Sequence[Path], out: Path, bundle: Path, stale_days: float, now: datetime) -> str:
+    """Write the site whole or not at all. Returns a line that says where. ``now``: UTC.
+
+    Raises RowsError without rows, BundleError, and SiteError when ``out`` is there and is no site.
+    """
+    _check_target(out)
+    site = Site(places, Bundle(str(bundle)), stale_days, now)
+    with _growing(out) as folder:
+        site.render(folder)
+    return f"{len(site.pages)} cells, {len(site.every_night)} nights: open {out / 'index.html'}"
+
+
+def _check_target(out: Path) -> None:
+    if not out.absolute().parent.is_dir():
+        raise SiteError(f"{out.absolute().parent}: no such directory; make it first")
+    if os.path.lexists(out) and (out.is_symlink() or not out.is_dir()):
+        raise SiteError(f"{out}: is there and is no folder; give another place")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
+        raise SiteError(f"{out}: is there and is no report, so it is left alone; give another place")
+
+
+@contextlib.contextmanager
+def _growing(out: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of ``out`` when the block ends well, and otherwise goes without a trace."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    try:
+        new, old = beside / "new", beside / "old"
+        new.mkdir()
+        yield new
+        (new / MARKER).write_text("written by `conform report`, which replaces this folder\n", encoding="utf-8")
+        if out.exists():
+            out.rename(old)
+        try:
+            new.rename(out)
+        except OSError:
+            if old.exists():
+                old.rename(out)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+class Page(NamedTuple):
+    """A cell and its page. ``word``: see nights.word_of; ``changes``: versions between which its status differs;
+    ``old``: it was not in the newest night."""
+
+    opset: int
+    column: Column
+    entry: Entry
+    file: str
+    word: str
+    since: nights.Since
+    changes: list[tuple[nights.Night, nights.Night]]
+    old: bool
+
+    @property
+    def row(self) -> Row:
+        return self.entry.row
+
+
+class Change(NamedTuple):
+    """Cells of one column that were something else before the newest night."""
+
+    before: nights.Night
+    pages: list[Page]
+
+
+class Site:
+    """Everything that the pages show, worked out once."""
+
+    def __init__(self, places: Sequence[Path], bundle: Bundle, stale_days: float, now: datetime) -> None:
+        self.now, self.stale_days = now, stale_days
+        self.sidecars = Sidecars((place if place.is_dir() else place.parent for place in places), bundle)
+        frame, rows = nights.history(places, bundle)
+        self.matrix = build(rows)
+        self.lines = nights.nightly(frame)
+        self.every_night = sorted({night.night for line in self.lines.values() for night in line}, reverse=True)
+        self.sights = {sight.column: sight for sight in nights.sights(frame, now, stale_days)}
+        self.columns: dict[Column, list[Page]] = {}
+        # What has been replaced comes last, and counts no more.
+        entries: dict[Column, list[Entry]] = {}
+        for _, entry in sorted(self.matrix.entries.items(), key=lambda item: (item[0][1].order, item[0][0])):
+            column = Column(*(getattr(entry.row, name) for name in nights.COLUMN))
+            entries.setdefault(column, []).append(entry)
+        for column in sorted(entries, key=lambda column: bool(self.sights[column].replaced)):
+            self.columns[column] = [self._page(column, entry) for entry in entries[column]]
+        self.pages = [page for pages in self.columns.values() for page in pages]
+        self.current = [page for page in self.pages if not self.sights[page.column].replaced]
+        self.costs: dict[tuple[object, ...], list[tuple[Page, dict[str, Any]]]] = {}
+        for page in self.pages:
+            timed = [row.detail for row in page.entry.rows if "step_p50_seconds" in row.detail]
+            self.costs.setdefault(_comparable(page), []).extend((page, figures) for figures in timed)
+
+    def line(self, row: Row) -> list[nights.Night]:
+        return self.lines[nights.line_of(row)]
+
+    def _page(self, column: Column, entry: Entry) -> Page:
+        line = self.line(entry.row)
+        partial = entry.symbol == verdict.PARTIAL.symbol
+        word = nights.word_of(entry.status, (row.status for row in entry.rows), partial)
+        last = max(night.night for night in line if (night.version, night.bundle) == (column.version, column.bundle))
+        return Page(
+            entry.row.opset or 0, column, entry, file_name(entry.row), word,
+            nights.since(line, column.version, column.bundle),
+            nights.version_changes(line, column.bundle), last < self.every_night[0],
+        )  # fmt: skip
+
+    def render(self, folder: Path) -> None:
+        """Write every page into an empty folder."""
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.ChainableUndefined,
+            trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
+        environment.filters.update(
+            number=_number, milliseconds=_milliseconds, mebibytes=_mebibytes, age=self._age, clock=_clock
+        )
+        environment.globals.update(
+            words=WORDS, checks=verdict.CHECKS, built=self.now.strftime(nights.FORM), stale_days=self.stale_days
+        )
+        for name in ("site.css", "site.js"):
+            shutil.copyfile(TEMPLATES / name, folder / name)
+        front = environment.get_template("index.html").render(root="", **self._front())
+        (folder / "index.html").write_text(front, encoding="utf-8")
+        (folder / "cells").mkdir()
+        template = environment.get_template("cell.html")
+        for page in self.pages:
+            (folder / "cells" / page.file).write_text(template.render(root="../", **self._cell(page)), encoding="utf-8")
+
+    def _age(self, time: str) -> str:
+        hours = (self.now - nights.moment(time)).total_seconds() / 3600
+        if hours < -1:
+            return "in the future: is its clock right?"
+        return f"{max(hours, 0):.0f} h ago" if hours < 48 else f"{hours / 24:.0f} days ago"
+
+    def _front(self) -> dict[str, Any]:
+        counts = Counter(page.word for page in self.current)
+        columns = list(self.columns)
+        return {
+            "columns": self.columns,
+            "opsets": sorted({page.opset for page in self.pages}),
+            "absent": self.matrix.absent,
+            "sight": self.sights.__getitem__,
+            "sights": sorted(self.sights.values(), key=lambda sight: sight.time),
+            "silent_boxes": self._silent_boxes(),
+            "counts": [(word, counts[word]) for word in WORDS if counts[word]],
+            "unexpected": sum(count for word, count in counts.items() if WORDS[word].outcome == "fail"),
+            "cells": len(self.current),
+            "changes": self._changes(),
+            "reasons": _reasons(self.current),
+            "facets": {
+                facet: sorted({getattr(column, facet) for column in columns})
+                for facet in ("backend", "layout", "precision", "exporter", "box")
+            },
+            "bundles": sorted({column.bundle for column in columns}),
+            "nights": self.every_night,
+            "compared": sum(row.compared for page in self.current for row in page.entry.rows),
+            "last": max((page.row.time for page in self.pages), default=""),
+        }
+
+    def _silent_boxes(self) -> dict[str, tuple[bool, list[nights.Sight]]]:
+        """Box to whether all of it is silent, and its silent columns."""
+        found = {}
+        for box in dict.fromkeys(column.box for column in self.sights):
+            due = [sight for sight in self.sights.values() if sight.column.box == box and not sight.replaced]
+            silent = [sight for sight in due if sight.silent]
+            if silent:
+                found[box] = (len(silent) == len(due), silent)
+        return found
+
+    def _changes(self) -> list[Change]:
+        found: dict[tuple[object, ...], Change] = {}
+        for page in self.current:
+            if page.since.night != self.every_night[0]:
+                continue
+            before = page.since.before
+            if before is None:  # a version or bundle seen for the first time is held against what was there before it
+                earlier = [night for night in self.line(page.row) if night.night < page.since.night]
+                before = earlier[-1] if earlier and earlier[-1].status != page.entry.status else None
+            if before is not None:
+                key = (page.column, page.word, before.word, before.version, before.bundle, before.night)
+                found.setdefault(key, Change(before, [])).pages.append(page)
+        return list(found.values())
+
+    def _cell(self, page: Page) -> dict[str, Any]:
+        rows = {row.check: row for row in sorted(page.entry.rows, key=lambda row: _place(row.check))}
+        cost = rows.get("cost")
+        return {
+            "page": page,
+            "rows": rows,
+            "reason": "" if page.word == "PASS" else reason(page.entry),
+            "evidence": next((row.detail for row in rows.values() if row.detail.get("evidence")), None),
+            "strip": nights.strip(self.line(page.row), self.every_night[:NIGHTS]),
+            "strip_nights": self.every_night[:NIGHTS],
+            "nights": len(self.every_night),
+            "plots": self.sidecars.plots(rows),
+            "tensors": [item for row in rows.values() for item in row.detail.get("tensors", {}).items()],
+            "divergences": self.sidecars.divergences(rows.get("tokens")),
+            "scores": self.sidecars.scores(rows.get("tokens")),
+            "timed": cost.detail if cost and "step_p50_seconds" in cost.detail else None,
+            "costs": self.costs[_comparable(page)],
+            "bundle_known": self.sidecars.known(page.row),
+        }
+
+
+def _comparable(page: Page) -> tuple[object, ...]:
+    """Figures of another box, opset or bundle do not compare."""
+    return page.opset, page.column.box, page.column.bundle
+
+
+def _reasons(pages: Iterable[Page]) -> list[tuple[str, list[list[Page]]]]:
+    """Why cells do not pass, worst first: a reason, and its cells, those of one column and one history together."""
+    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Page]]] = {}
+    for page in pages:
+        if page.word != "PASS":
+            before, changes = page.since.before, [(old.version, new.version) for old, new in page.changes]
+            told = (page.column, page.since.night, before and (before.word, before.night), *changes)
+            why = (page.word, reason(page.entry), page.row.blame, page.row.knob)
+            found.setdefault(why, {}).setdefault(told, []).append(page)
+    order = list(WORDS)
+    return [(why[1], list(found[why].values())) for why in sorted(found, key=lambda why: order.index(why[0]))]
+
+
+def file_name(row: Row) -> str:
+    """File name of a cell's page: readable, in the safest characters, and no two alike."""
+    identity = "\0".join((row.cell, row.box, row.bundle))
+    readable = re.sub(r"[^a-z0-9.]+", "-", row.cell.lower()).strip("-.")[:80]
+    return f"{readable}-{hashlib.sha256(identity.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.html"
+
+
+def _place(check: str) -> int:
+    return verdict.CHECKS.index(check) if check in verdict.CHECKS else len(verdict.CHECKS)
+
+
+def _number(value: float | None) -> str:
+    """Three digits of a figure; all of a count, thousands apart; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
+def _clock(time: str) -> str:
+    return time.replace("T", " ").replace("Z", " UTC")

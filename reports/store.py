@@ -1,0 +1,561 @@
+"""Rows of many boxes and nights as one table: JSONL as written, and finished nights compacted into Parquet.
+
+A *night* is the UTC day on which a run began; all rows of the run belong to it. A *piece* is one Parquet file,
+``<night>-<digest of its rows>.parquet``, of whole runs. Its name follows from its content, so that equal pieces of two
+folders are one file once they are merged by copying, and nothing is ever rewritten: a box that brings last week's rows
+adds a piece to last week. Parquet by pyarrow, rather than a database file: a piece is copied like any other file, no
+process owns it, dictionary and run-length encoding make the rows that do not change from night to night nearly free, and
+a reader takes only the columns that it needs.
+
+Rows are told apart by a digest of their line. Pieces and files that share no run share no row; where runs overlap (a file
+copied twice, a run copied before it had ended) equal rows are dropped, so that nothing is lost and nothing counts twice.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.judge import verdict
+from harness.rows import FIELDS, SCHEMA, Row, RowsError, read_lines
+from reports.matrix import seen_status
+
+WORD = pa.dictionary(pa.int32(), pa.string())
+_TYPES = {str: WORD, int: pa.int64(), float: pa.float64(), int | None: pa.int64(), float | None: pa.float64()}
+_HINTS = get_type_hints(Row)
+_NARROW = {"step": pa.int32(), "opset": pa.int16(), "attempt": pa.int16(), "schema": pa.int16()}
+COLUMNS = {
+    **{item.name: _NARROW.get(item.name) or _TYPES.get(_HINTS[item.name], pa.string()) for item in fields(Row)},
+    "time": pa.timestamp("ms", tz="UTC"),
+    "seen": WORD,  # the status underneath an expectation
+    "reason": WORD,  # of the expectation
+    "id": pa.int64(),  # digest of the row's line
+}
+"""Arrow types of a piece's columns; ``detail`` is JSON text. ``night`` is added on reading."""
+KEY = ("box", "bundle", "cell", "check")
+"""What one verdict is about: what another box or bundle says does not replace it."""
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
+LAST_GOOD = "last-good"
+"""File in a results folder that names the last night that passed its gate; `conform gate --good` writes it."""
+FAULTS = (pa.ArrowException, OSError, KeyError, ValueError, TypeError)
+
+
+def note(line: str) -> None:
+    """What a reader should know and no verdict depends on."""
+    print(f"note: {line}", file=sys.stderr)
+
+
+def today() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
+
+class Piece(NamedTuple):
+    """One Parquet file. ``sources``: names and sizes in bytes of the JSONL files of which it holds every row."""
+
+    path: Path
+    night: str
+    runs: frozenset[str]
+    sources: dict[str, int]
+
+
+class Loose(NamedTuple):
+    """The rows of one JSONL file. ``stat``: its size and time of change when it was read; ``cut``: its last line was."""
+
+    path: Path
+    table: pa.Table
+    runs: frozenset[str]
+    stat: tuple[int, int]
+    cut: bool
+
+
+class History(NamedTuple):
+    """Series of verdicts over nights. ``keys``: frame of [series] with the columns KEY; ``status``: [series, nights]
+    int8, the index in ``verdict.SEVERITY`` of what was seen, -1 without a row; ``used``: [series, nights] float32, value
+    over bound, NaN without; ``bundle`` is a part of the key, so that a series has one golden."""
+
+    keys: pd.DataFrame
+    nights: list[str]
+    status: np.ndarray
+    used: np.ndarray
+
+
+def _inspect(path: Path) -> Piece:
+    """Raises RowsError."""
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except FAULTS as error:
+        raise _damaged(path, error) from error
+    if b"conform" not in metadata:
+        raise RowsError(f"{path}: Parquet, but not of rows; take it out of the folder")
+    try:
+        about = json.loads(metadata[b"conform"])
+        if about["schema"] > SCHEMA:
+            raise RowsError(
+                f"{path}: rows of schema {about['schema']}, this checkout reads schema {SCHEMA}; update this checkout"
+            )
+        return Piece(path, about["night"], frozenset(about["runs"]), about["sources"])
+    except FAULTS as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> RowsError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RowsError(f"{path}: damaged Parquet ({said}); delete it and copy or compact it again")
+
+
+def _read_piece(piece: Piece, columns: Sequence[str]) -> pa.Table:
+    try:
+        file = pq.ParquetFile(piece.path, page_checksum_verification=True)
+        table = file.read([name for name in columns if name != "night"])
+    except FAULTS as error:
+        raise _damaged(piece.path, error) from error
+    return _with_night(table, piece.night) if "night" in columns else table
+
+
+def _with_night(table: pa.Table, night: str) -> pa.Table:
+    codes = pa.array(np.zeros(len(table), np.int32))
+    return table.append_column("night", pa.DictionaryArray.from_arrays(codes, pa.array([night])))
+
+
+def _read_loose(path: Path, detail: bool) -> Loose:
+    """Raises RowsError."""
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    stat = path.stat()
+    for line, row in read_lines(str(path)):
+        for name in FIELDS:
+            columns[name].append(getattr(row, name))
+        columns["detail"][-1] = json.dumps(row.detail, ensure_ascii=False) if detail else None
+        columns["seen"].append(seen_status(row))
+        columns["reason"].append(row.detail["expected"]["reason"] if "expected" in row.detail else "")
+        columns["id"].append(
+            int.from_bytes(hashlib.blake2b(line.encode(), digest_size=8).digest(), "little", signed=True)
+        )
+    with path.open("rb") as stream:
+        stream.seek(-1 if stat.st_size else 0, os.SEEK_END)
+        cut = stream.read() not in (b"\n", b"")
+    times = pc.strptime(pa.array(columns.pop("time"), pa.string()), STAMP, "ms", error_is_null=True)
+    if times.null_count:
+        raise RowsError(f"{path}: a row's time is not UTC such as 2026-11-30T02:00:00Z; mend it or copy the file again")
+    arrays = {name: pa.array(values, COLUMNS[name]) for name, values in columns.items()}
+    arrays["time"] = times.cast(COLUMNS["time"])
+    table = pa.table({name: arrays[name] for name in COLUMNS})
+    return Loose(path, table, frozenset(columns["run"]), (stat.st_size, stat.st_mtime_ns), cut)
+
+
+def _nights_of(loose: Iterable[Loose], pieces: Iterable[Piece]) -> dict[str, str]:
+    """Night of each run: the day of its first row."""
+    nights = {run: piece.night for piece in pieces for run in piece.runs}
+    for file in loose:
+        first = file.table.select(["run", "time"]).group_by("run").aggregate([("time", "min")])
+        for run, time in zip(first["run"].to_pylist(), first["time_min"].to_pylist(), strict=True):
+            day = time.strftime("%Y-%m-%d")
+            nights[run] = min(nights.get(run, day), day)
+    return nights
+
+
+def _only_runs(table: pa.Table, runs: Iterable[str]) -> pa.Table:
+    return table.filter(pc.is_in(table["run"].cast(pa.string()), pa.array(sorted(runs), pa.string())))
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    """Without rows that are there twice, order kept."""
+    _, first = np.unique(table["id"].to_numpy(), return_index=True)
+    return table if len(first) == len(table) else table.take(np.sort(first))
+
+
+class Store:
+    """The rows of files and folders. What is JSONL is read once and kept; what is Parquet is read when it is asked for.
+
+    ``detail=False`` leaves the rows' ``detail`` out, the larger part of them. ``say`` gets a line for what was cut short.
+    Raises RowsError for what cannot be read, and when there is no row at all.
+    """
+
+    def __init__(self, places: Iterable[Any], detail: bool = True, say: Callable[[str], None] = note) -> None:
+        self.places = [Path(place) for place in places]
+        self.pieces: list[Piece] = []
+        loose: list[Loose] = []
+        for path in self._files(".parquet"):
+            self.pieces.append(_inspect(path))
+        covered = {(piece.path.parent, *item) for piece in self.pieces for item in piece.sources.items()}
+        for path in self._files(".jsonl"):
+            if path.is_file() and (path.parent, path.name, path.stat().st_size) in covered:
+                continue
+            loose.append(_read_loose(path, detail))
+            if loose[-1].cut:
+                say(f"{path}: the last line is cut short; {len(loose[-1].table)} rows before it are read")
+        nights = _nights_of(loose, self.pieces)
+        self._loose: dict[str, list[pa.Table]] = {}
+        for file in loose:
+            for night in sorted({nights[run] for run in file.runs}):
+                table = _only_runs(file.table, (run for run in file.runs if nights[run] == night))
+                self._loose.setdefault(night, []).append(_with_night(table, night))
+        self.nights = sorted({piece.night for piece in self.pieces} | set(self._loose))
+        if not self.nights:
+            raise RowsError(
+                f"{', '.join(map(str, self.places))}: no rows; run pytest --backend=NAME --results DIR first"
+            )
+
+    def _files(self, suffix: str) -> Iterator[Path]:
+        """Files of that kind; pieces of equal name hold equal rows, wherever they lie."""
+        names = set()
+        for place in self.places:
+            for path in sorted(place.glob(f"*{suffix}")) if place.is_dir() else [place]:
+                if path.suffix == suffix or (suffix == ".jsonl" and path.suffix != ".parquet"):
+                    if suffix != ".parquet" or path.name not in names:
+                        yield path
+                    names.add(path.name)
+
+    @cached_property
+    def _overlapping(self) -> set[str]:
+        """Nights in which two pieces or files share a run."""
+        found = set()
+        for night in self.nights:
+            runs: set[str] = set()
+            sets = [piece.runs for piece in self.pieces if piece.night == night]
+            sets += [set(table["run"].unique().to_pylist()) for table in self._loose.get(night, [])]
+            for one in sets:
+                if runs & one:
+                    found.add(night)
+                runs |= one
+        return found
+
+    def table(self, night: str, columns: Sequence[str]) -> pa.Table:
+        """The rows of one night, those that are there twice once."""
+        overlap = night in self._overlapping
+        wanted = list(dict.fromkeys([*columns, *(["id"] if overlap else [])]))
+        tables = [_read_piece(piece, wanted) for piece in self.pieces if piece.night == night]
+        tables += [table.select(wanted) for table in self._loose.get(night, [])]
+        table = pa.concat_tables([table.select(wanted) for table in tables])
+        return (_distinct(table) if overlap else table).select(list(columns))
+
+    def frame(self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None) -> pd.DataFrame:
+        """Rows as a frame: words are categoricals, ``time`` is UTC, ``detail`` is JSON text."""
+        chosen = self.nights if nights is None else [night for night in self.nights if night in set(nights)]
+        if not chosen:
+            raise RowsError(f"{', '.join(map(str, self.places))}: no rows of these nights; {self.span()}")
+        return _to_frame(pa.concat_tables([self.table(night, columns) for night in chosen]))
+
+    def span(self) -> str:
+        return f"there are {len(self.nights)} nights, {self.nights[0]} to {self.nights[-1]}"
+
+    def newest(self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None) -> pd.DataFrame:
+        """The last row of each check of each cell, box and bundle: the latest night's, and of that night the latest. Rows
+        of backends that were absent are of no cell, and are not among them. May be empty."""
+        return _to_frame(self._newest(columns, nights))
+
+    def newest_rows(self, nights: Iterable[str] | None = None) -> list[Row]:
+        """What `newest` gives, as rows."""
+        return _to_rows(self._newest(FIELDS, nights))
+
+    def _newest(self, columns: Sequence[str], nights: Iterable[str] | None) -> pa.Table:
+        chosen = self.nights if nights is None else sorted(set(nights) & set(self.nights))
+        keys, known, parts = _Keys(), np.zeros(0, np.int64), []
+        for night in reversed(chosen):
+            found = self.table(night, [*KEY, "time", "run", "attempt"])
+            codes = keys.codes(found)
+            fresh = np.flatnonzero((codes >= 0) & ~_among(codes, known))
+            if not fresh.size:
+                continue
+            order = found.select(["time", "run", "attempt"]).take(fresh).to_pandas()
+            order["run"] = order["run"].astype(str)
+            order["code"], order["at"] = codes[fresh], fresh
+            last = order.sort_values(["time", "run", "attempt"], kind="stable").drop_duplicates("code", keep="last")
+            parts.append(self.table(night, columns).take(np.sort(last["at"].to_numpy())))
+            known = _union(known, codes[fresh])
+        return pa.concat_tables(parts) if parts else self.table(self.nights[-1], columns).slice(0, 0)
+
+    def history(self, nights: Iterable[str] | None = None) -> History:
+        """Every series over the nights, of each night the latest row. Costs 5 bytes a series and night."""
+        chosen = self.nights if nights is None else sorted(set(nights) & set(self.nights))
+        keys, known, columns = _Keys(), np.zeros(0, np.int64), []
+        for night in chosen:
+            table = self.table(night, [*KEY, "seen", "value", "bound", "time"])
+            codes, seen, used = keys.codes(table), _severities(table["seen"]), _used(table)
+            order = np.arange(len(codes))
+            # In one piece the rows of a check stand in order of time.
+            if table["time"].num_chunks > 1 or night in self._overlapping:
+                order = np.argsort(table["time"].to_numpy(), kind="stable")
+            order = order[codes[order] >= 0]
+            codes = codes[order]
+            if columns and np.array_equal(codes, columns[-1][0]):
+                codes = columns[-1][0]  # the same cells as the night before: kept once
+            elif not _among(codes, known).all():
+                known = _union(known, codes)
+            columns.append((codes, seen[order], used[order]))
+        status = np.full((len(chosen), len(known)), -1, np.int8)
+        used = np.full((len(chosen), len(known)), np.nan, np.float32)
+        for number, (codes, seen, shares) in enumerate(columns):
+            if not number or codes is not columns[number - 1][0]:
+                at = np.searchsorted(known, codes)
+            status[number, at], used[number, at] = seen, shares
+        return History(keys.frame(known), chosen, status.T, used.T)
+
+
+def _among(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether each code is among the sorted known ones. (np.isin hashes, and these codes hash into few buckets.)"""
+    at = np.searchsorted(known, codes)
+    return np.append(known, -1)[at] == codes
+
+
+def _union(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    both = np.sort(np.concatenate([known, codes]))
+    return both[np.append(True, both[1:] != both[:-1])]
+
+
+class _Keys:
+    """Numbers KEY across tables that have dictionaries of their own."""
+
+    BITS = (10, 10, 30, 8)
+
+    def __init__(self) -> None:
+        self.words: list[dict[str, int]] = [{} for _ in KEY]
+
+    def codes(self, table: pa.Table) -> np.ndarray:
+        """[rows] int64; -1 for what is of no cell."""
+        total = np.zeros(len(table), np.int64)
+        for name, words, bits in zip(KEY, self.words, self.BITS, strict=True):
+            column = table[name].combine_chunks()
+            column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+            own = np.array([words.setdefault(word, len(words)) for word in column.dictionary.to_pylist()], np.int64)
+            if len(words) > 1 << bits:
+                raise RowsError(f"more than {1 << bits} of {name}; give fewer folders")
+            part = own[column.indices.to_numpy()] if len(own) else np.zeros(0, np.int64)
+            total = (total << bits) | part
+            if name == "cell" and "" in words:
+                total[part == words[""]] = -1
+        return np.where(total < 0, -1, total)
+
+    def frame(self, codes: np.ndarray) -> pd.DataFrame:
+        columns = {}
+        for name, words, bits in reversed(list(zip(KEY, self.words, self.BITS, strict=True))):
+            columns[name] = pd.Categorical.from_codes(
+                (codes & ((1 << bits) - 1)).astype(np.int32), categories=list(words)
+            )
+            codes = codes >> bits
+        return pd.DataFrame({name: columns[name] for name in KEY})
+
+
+def _severities(column: pa.ChunkedArray) -> np.ndarray:
+    column = column.combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    ranks = np.array([verdict.SEVERITY.index(word) for word in column.dictionary.to_pylist()], np.int8)
+    return ranks[column.indices.to_numpy()]
+
+
+def _used(table: pa.Table) -> np.ndarray:
+    value, bound = (table[name].to_numpy().astype(np.float64) for name in ("value", "bound"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(bound > 0, value / bound, np.nan).astype(np.float32)
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
+    kinds = {pa.int32(): pd.Int32Dtype(), pa.int16(): pd.Int16Dtype()}
+    return table.unify_dictionaries().to_pandas(types_mapper=kinds.get, split_blocks=True, self_destruct=True)
+
+
+def _to_rows(table: pa.Table) -> list[Row]:
+    found = []
+    for values in table.select(list(FIELDS)).to_pylist():
+        values["detail"] = json.loads(values["detail"]) if values["detail"] else {}
+        values["time"] = values["time"].strftime(STAMP)
+        found.append(Row(**values))
+    return found
+
+
+def load(
+    places: Iterable[Any],
+    columns: Sequence[str] = (*COLUMNS, "night"),
+    nights: Iterable[str] | None = None,
+    say: Callable[[str], None] = note,
+) -> pd.DataFrame:
+    """Rows of files and folders, JSONL and Parquet alike, each once: see `Store.frame`. Raises RowsError."""
+    return Store(places, "detail" in columns, say).frame(columns, nights)
+
+
+def newest_rows(places: Iterable[Any]) -> list[Row]:
+    """The newest row of each check of each cell in the pieces of these folders. Raises RowsError."""
+    return Store(path for place in places for path in sorted(Path(place).glob("*.parquet"))).newest_rows()
+
+
+def place(text: str) -> tuple[Path, str | None]:
+    """``DIR`` or ``DIR@NIGHT`` as folder and word: a day, ``newest``, or ``last-good``. Raises RowsError."""
+    folder, at, night = text.rpartition("@")
+    if not at or Path(text).exists():
+        if not Path(text).exists():
+            raise RowsError(f"{text}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
+        return Path(text), None
+    if not Path(folder).exists():
+        raise RowsError(f"{folder}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
+    return Path(folder), night
+
+
+def night_named(store: Store, word: str) -> str:
+    """The night that a word after ``@`` means. Raises RowsError."""
+    folder = store.places[0]
+    if word == "newest":
+        return store.nights[-1]
+    if word == LAST_GOOD:
+        try:
+            word = (folder / LAST_GOOD).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise RowsError(
+                f"{folder}@{LAST_GOOD}: no night has passed a gate yet; conform gate {folder}@newest --good"
+            ) from error
+    if word not in store.nights:
+        raise RowsError(f"{folder}@{word}: no rows of that night; {store.span()}")
+    return word
+
+
+def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str], None] = print) -> bool:
+    """Write the finished nights, those before the day ``before``, of a folder's JSONL files as pieces; a line for each
+    and for what is left alone. Returns whether every file could be read. Files that are wholly in pieces are deleted only
+    when asked. A crash leaves every row where it was. Raises RowsError for damaged pieces, and when there is no row."""
+    with _alone(folder):
+        for draft in folder.glob("*.parquet.part"):
+            draft.unlink()  # of a compaction that was killed
+        pieces = [_inspect(path) for path in sorted(folder.glob("*.parquet"))]
+        covered = {item for piece in pieces for item in piece.sources.items()}
+        files, readable, going = [], True, False
+        for path in sorted(folder.glob("*.jsonl")):
+            if (path.name, path.stat().st_size) in covered and not delete:
+                continue
+            if _being_written(path):
+                say(f"{path}: still being written; left for the next time")
+                going = True
+                continue
+            try:
+                file = _read_loose(path, detail=False)
+            except RowsError as error:
+                say(f"{error}; left as it is")
+                readable = False
+                continue
+            # A backlog may be larger than memory: what is kept of a file until its night's turn is small.
+            files.append(file._replace(table=file.table.select(["run", "time", "id"])))
+        if readable and not (files or pieces or going):
+            raise RowsError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
+        nights = _nights_of(files, pieces)
+        for night in sorted({night for night in nights.values() if night < before}):
+            runs = {run for run, its in nights.items() if its == night}
+            its_files = [_read_loose(file.path, detail=True) for file in files if file.runs & runs]
+            made = _compact_night(folder, night, its_files, runs, pieces, say)
+            pieces += [made] if made else []
+        for file in files:
+            if file.cut:
+                say(
+                    f"{file.path}: the last line is cut short; its {len(file.table)} whole rows are read, the file is kept"
+                )
+            elif delete:
+                _delete(file, pieces, say)
+        return readable
+
+
+def _compact_night(
+    folder: Path, night: str, files: list[Loose], runs: set[str], pieces: list[Piece], say: Callable[[str], None]
+) -> Piece | None:
+    """One piece of the runs that the pieces do not hold in full; None when there is none."""
+    if not files:
+        return None
+    table = _distinct(pa.concat_tables([_only_runs(file.table, runs) for file in files]))
+    kept = _ids(piece for piece in pieces if piece.runs & runs)
+    new = ~np.isin(table["id"].to_numpy(), kept)
+    if not new.any():
+        return None
+    # Whole runs, even where a part of one was compacted before: then a piece alone says which files it covers.
+    fresh = set(table.filter(pa.array(new))["run"].unique().to_pylist())
+    table = _only_runs(table, fresh)
+    # Rows of one check side by side compress best, and stand in order of time.
+    order = pa.table({name: _plain(table)[name] for name in (*KEY, "time", "run", "attempt")})
+    table = table.unify_dictionaries().take(
+        pc.sort_indices(order, [(name, "ascending") for name in order.column_names])
+    )
+    sources = {file.path.name: file.stat[0] for file in files if file.runs <= fresh and not file.cut}
+    digest = hashlib.sha256(np.sort(table["id"].to_numpy()).tobytes()).hexdigest()[:12]
+    path = folder / f"{night}-{digest}.parquet"
+    about = {"schema": SCHEMA, "night": night, "runs": sorted(fresh), "sources": sources}
+    _write(table.replace_schema_metadata({"conform": json.dumps(about)}), path)
+    late = f", {int(new.sum())} of them late" if any(piece.night == night for piece in pieces) else ""
+    say(f"{night}: {len(table)} rows of {len(fresh)} runs{late} -> {path}")
+    return Piece(path, night, frozenset(fresh), sources)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    """On disk under its name only when it is whole and reads back equal."""
+    draft = path.with_name(path.name + ".part")
+    pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
+    with draft.open("rb") as stream:
+        os.fsync(stream.fileno())
+    # Compared in text: two dictionaries may list equal words in another order.
+    if not _plain(pq.read_table(draft)).equals(_plain(table)):
+        raise RowsError(f"{draft}: does not read back as written; look at the disk, nothing was deleted")
+    os.replace(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    schema = pa.schema([(item.name, pa.string() if item.type == WORD else item.type) for item in table.schema])
+    table = table.cast(schema)
+    # A NaN equals no NaN, not even its own copy.
+    for number, item in enumerate(schema):
+        if item.type == pa.float64():
+            table = table.set_column(number, item.name, pc.cast(table[item.name], pa.string()))
+    return table.combine_chunks()
+
+
+def _ids(pieces: Iterable[Piece]) -> np.ndarray:
+    found = [_read_piece(piece, ["id"])["id"].to_numpy() for piece in pieces]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _delete(file: Loose, pieces: list[Piece], say: Callable[[str], None]) -> None:
+    """Take a JSONL file away when the pieces, read again from disk, hold its every row."""
+    kept = _ids(piece for piece in pieces if piece.runs & file.runs)
+    stat = file.path.stat()
+    if not np.isin(file.table["id"].to_numpy(), kept).all() or (stat.st_size, stat.st_mtime_ns) != file.stat:
+        return
+    file.path.unlink()
+    say(f"{file.path}: deleted, its {len(file.table)} rows are in Parquet")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One compaction at a time. Raises RowsError."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise RowsError(f"{folder}: not a results folder ({error.strerror}); give one") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RowsError(f"{folder}: another compaction is at work in it; wait for it") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _being_written(path: Path) -> bool:
+    """Whether a run on this machine holds the file."""
+    with path.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

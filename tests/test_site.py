@@ -1,0 +1,486 @@
+"""``conform report``: what the pages say, that hostile rows stay words, and that a browser shows them whole."""
+
+import copy
+import itertools
+import re
+import shutil
+import xml.etree.ElementTree
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends import ort
+from harness import cli
+from harness.replay.cell import identify
+from harness.rows import Row, to_json
+from reports import nights, plots, site
+from tests import helpers
+from tests.mutant import Mutant
+from tests.test_matrix import absent, row
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NOW = datetime(2026, 3, 4, 6, tzinfo=timezone.utc)
+WRONG_FROM = 5
+EVIL = "\"><img src=x onerror=alert(1)><script>alert(2)</script>'"
+
+
+def put(results: Path, night: str, box: str, rows: list[Row], **changes: Any) -> None:
+    """One run's rows file. ``version``: also in the cell's name."""
+    run = f"{re.sub('[^a-z]', '', box)}-{night}-{len(list(results.glob('*.jsonl')))}"
+    lines = []
+    for one in map(copy.deepcopy, rows):
+        one.time, one.run, one.box = f"{night}T02:00:00Z", run, box
+        if "version" in changes:
+            one.cell = one.cell.replace(f"@{one.version}/", f"@{changes['version']}/")
+        for name, value in changes.items():
+            setattr(one, name, value)
+        lines.append(to_json(one))
+    (results / f"{run}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def judged(results: Path, backend: Any, name: str) -> list[Row]:
+    rows = helpers.judge(backend, checks=("logits", "kv_values", "tokens", "cost"), series=str(results / name))
+    bundle = helpers.golden().bundle
+    graph = next(graph for graph in bundle.graphs if (graph.layout, graph.opset) == ("unified", 17))
+    for one in rows.values():
+        identify(one, bundle, graph, "ort", backend.probe())
+        one.series = one.series and Path(one.series).name
+    return list(rows.values())
+
+
+def rolled(part: str, step: int, feeds: Any, outputs: Any) -> Any:
+    """Logits of their neighbours: other tokens, and no crash."""
+    if part == "step" and step >= WRONG_FROM:
+        outputs["logits"] = np.roll(outputs["logits"], 1, axis=-1)
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three nights: `lab` breaks in the last, after a version that was right; `jetson` is silent then."""
+    folder = tmp_path_factory.mktemp("results")
+    honest, broken = judged(folder, ort.Backend(), "honest"), judged(folder, Mutant(outputs=rolled), "broken")
+    put(folder, "2026-03-01", "lab", honest, version="1.0.0")
+    put(folder, "2026-03-02", "jetson", honest)
+    put(folder, "2026-03-02", "lab", [*honest, row(opset=12)])
+    put(folder, "2026-03-03", "lab", honest)
+    put(folder, "2026-03-04", "lab", broken)
+    put(folder, "2026-03-04", EVIL, [row(
+        "FAIL", backend=EVIL, cell=f"{EVIL}@1/../../x/op17", version=EVIL, message=EVIL, sentence=EVIL, tensor=EVIL,
+        blame=EVIL, knob=EVIL, command=EVIL, device=EVIL, metric=EVIL, bundle=EVIL, step=1,
+        detail={"misses": [EVIL], "said": EVIL, "knobs": [EVIL], "evidence": {"knob": EVIL}},
+    )])  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(results: Path) -> Path:
+    place = results.parent / (results.name + "-site")
+    site.write([results], place, helpers.EMBEDDED, 3, NOW)
+    return place
+
+
+@pytest.fixture(scope="module")
+def cells(out: Path) -> dict[str, Path]:
+    """Page of each cell of the story on `lab`."""
+
+    def of(version: str) -> Path:
+        cell = f"ort@{version}/cpu/torchscript/unified/fp32/op17"
+        return out / "cells" / site.file_name(row(cell=cell, box="lab", bundle=helpers.golden().bundle.short))
+
+    return {"broken": of(ort.Backend().probe().version), "old": of("1.0.0")}
+
+
+class Words(HTMLParser):
+    """The text of a page, as a reader has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def words(page: Path) -> str:
+    reader = Words()
+    reader.feed(page.read_text(encoding="utf-8"))
+    return " ".join(" ".join(reader.said).split())
+
+
+def test_the_front_page_tells_what_changed_and_who_is_silent(out: Path) -> None:
+    said = words(out / "index.html")
+    assert "2 of 4 cells fail unexpectedly." in said
+    assert "Box jetson has gone silent" in said
+    assert "missing in the newest night, last run 2026-03-02" in said
+    assert re.search(r"Changed in the newest night, 2026-03-04 ❌ wrong as shipped ort@\S+ [\w ]+ on lab: op17 ◐", said)
+
+
+def test_a_cell_that_the_newest_night_left_out_is_told_from_one_that_it_saw(out: Path) -> None:
+    text = (out / "index.html").read_text(encoding="utf-8")
+    assert re.search(r'class="s-PARTIAL old"[^>]*><a [^>]*aria-label="opset 12,[^"]*last run 2026-03-02"', text)
+    assert not re.search(r'class="s-FAIL old"', text)
+
+
+def test_a_broken_cell_shows_where_it_left_pytorch(cells: dict[str, Path]) -> None:
+    page = cells["broken"]
+    text, said = page.read_text(encoding="utf-8"), words(page)
+    assert f"first wrong step {WRONG_FROM}" in said
+    assert "since 2026-03-04; ◐ what ran passed, not every check did on 2026-03-03" in said
+    assert "with ort 1.0.0, ❌ wrong as shipped with" in said
+    assert text.count("<svg") == 3
+    assert f"first wrong: step {WRONG_FROM}" in said
+    assert "sentences leave the bound: " in said
+    theirs, own = re.findall(r'<p class="tokens">.*?</small><br>(.*?) <mark>(.*?)</mark>', text)[:2]
+    assert theirs[0] == own[0]
+    assert theirs[1] != own[1]
+    low, high, worse = (float(number) for number in re.search(
+        r"PyTorch [\d.]+ ([\d.]+) to ([\d.]+) this backend ([\d.]+)", said).groups())  # type: ignore[union-attr] # fmt: skip
+    assert low < helpers.golden().bundle.manifest["golden_text"]["scores"]["BLEU"] < high
+    assert worse < low
+    assert "p50" in said
+    assert "threads" in said
+
+
+def test_a_version_that_has_been_replaced_is_no_alarm(out: Path, cells: dict[str, Path]) -> None:
+    assert "until 2026-03-01; now" in words(out / "index.html")
+    assert (
+        "ort@1.0.0" not in re.search(r"Missing or stale(.*?)</section>", (out / "index.html").read_text(), re.DOTALL)[1]
+    )  # type: ignore[index]
+    assert "Not run in the newest night" in words(cells["old"])
+
+
+def test_without_the_bundle_or_the_sidecars_rows_still_make_a_page(tmp_path: Path, results: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for number, rows in enumerate(sorted(results.glob("*.jsonl"))):
+        text = rows.read_text(encoding="utf-8").replace(helpers.golden().bundle.short, "other@0123456789ab")
+        (alone / f"{number}.jsonl").write_text(text, encoding="utf-8")
+    (alone / "broken.trace.npz").write_bytes(b"PK damaged")
+    site.write([alone], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    said = " ".join(words(page) for page in (tmp_path / "site" / "cells").iterdir())
+    assert "need the bundle other@0123456789ab: give it with --bundle" in said
+    assert "Logits: gap" not in said
+
+
+def test_pages_of_the_same_rows_are_the_same(tmp_path: Path, results: Path, out: Path) -> None:
+    site.write([results], tmp_path / "again", helpers.EMBEDDED, 3, NOW)
+    for page in out.rglob("*.*"):
+        assert page.read_bytes() == (tmp_path / "again" / page.relative_to(out)).read_bytes(), page
+
+
+def test_hostile_words_stay_words(out: Path) -> None:
+    pages = [out / "index.html", *(out / "cells").iterdir()]
+    for page in pages:
+        assert re.fullmatch(r"[a-z0-9.-]+\.html", page.name), page.name
+        text = page.read_text(encoding="utf-8")
+        assert "<script>" not in text
+        assert "<img" not in text
+    assert sum(EVIL in words(page) for page in pages) == 2
+
+
+def test_page_names_neither_collide_nor_leave_the_folder() -> None:
+    names = [site.file_name(row(cell=cell, box=box, bundle=bundle)) for cell, box, bundle in itertools.product(
+        ("a/b", "a-b", "A/B", "../a/b", "阀门", "", "x" * 500), ("one", "two"), ("b", "c"))]  # fmt: skip
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9.-]{1,120}\.html", name) and not name.startswith(".") for name in names)
+
+
+def test_plots_are_text_in_the_colours_of_the_page() -> None:
+    at = np.array([(row, step) for row in range(60) for step in range(20)], np.int32)
+    gap = np.full(len(at), 1e-6, np.float32)
+    gap[at[:, 1] >= 5] = np.inf
+    gap[at[:, 1] == 3] = np.nan
+    gap[at[:, 1] == 4] = 0
+    name = "a<b>&'\" $x^2$ 0.123456"
+    drawn = [
+        plots.gaps(at, gap, np.full(len(at), 1e-6), 1e-5, 5),
+        plots.heat(at, gap, 1e-5, dict.fromkeys(range(60), name)),
+        plots.drift(at, {f"layer {layer} {side}": (gap, 1e-5) for layer in range(6) for side in "KV"}, None),
+    ]
+    for text in drawn:
+        tree = xml.etree.ElementTree.fromstring(text.replace("xlink:", ""))
+        assert "decode step" in [node.text for node in tree.iter() if node.tag.endswith("text")]
+        assert "var(--ink)" in text
+        assert not re.search(r"#0[123]0", text)
+        used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', text))
+        assert set(re.findall(r' id="([^"]+)"', text)) == used
+    labels = [node.text for node in xml.etree.ElementTree.fromstring(drawn[1].replace("xlink:", "")).iter()]
+    assert labels.count(name) == plots.MOST_ROWS
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_have_contrast(scheme: str) -> None:
+    """WCAG AA: 4.5 for text, 3 for lines of a plot."""
+    css = (site.TEMPLATES / "site.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w+)", part)) for part in css.split("@media (prefers-color-scheme: dark)")
+    )
+    colours = {**light, **(dark if scheme == "dark" else {})}
+
+    def contrast(one: str, two: str) -> float:
+        lights = []
+        for name in (one, two):
+            digits = colours[name][1:]
+            digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+            parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+            linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+            lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+        return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+    grounds = ("page", "card", "good", "bad", "warn", "grey", "odd")
+    for word, ground in [
+        *itertools.product(("ink",), grounds),
+        *itertools.product(("muted", "link", "bad-ink"), ("page", "card")),
+    ]:
+        assert contrast(word, ground) >= 4.5, (word, ground)
+    for line in ("plot-0", "plot-1", "plot-2", "plot-3", "plot-4", "plot-5", "bad-edge", "focus"):
+        assert contrast(line, "card") >= 3, line
+
+
+def table(*rows: Row) -> Any:
+    return nights.table(list(rows))
+
+
+def test_since_looks_at_one_version_and_bundle() -> None:
+    def night(date: str, status: str, **fields: Any) -> Row:
+        return row(status, time=f"2026-01-{date}T02:00:00Z", run=date + str(fields), **fields)
+
+    frame = table(
+        night("01", "PASS", version="1.0"), night("01", "FAIL", version="2.0"), night("02", "PASS", version="2.0"),
+        night("03", "FAIL", version="2.0"), night("05", "FAIL", version="2.0"), night("05", "PASS", version="10.0"),
+    )  # fmt: skip
+    (line,) = nights.nightly(frame).values()
+    bundle = line[0].bundle
+    found = nights.since(line, "2.0", bundle)
+    assert (found.night, found.before and found.before.night) == ("2026-01-03", "2026-01-02")
+    assert nights.since(line, "1.0", bundle) == ("2026-01-01", None)
+    pairs = [(old.version, new.version) for old, new in nights.version_changes(line, bundle)]
+    assert pairs == [("1.0", "2.0"), ("2.0", "10.0")]
+
+
+def test_a_run_across_midnight_is_one_night() -> None:
+    late = [
+        row(check=check, time=time, run="r")
+        for check, time in (("logits", "2026-01-01T23:59:00Z"), ("tokens", "2026-01-02T00:01:00Z"))
+    ]
+    (line,) = nights.nightly(table(*late)).values()
+    assert [night.night for night in line] == ["2026-01-01"]
+
+
+def test_the_newest_row_of_a_night_counts_and_the_worst_check() -> None:
+    frame = table(
+        row("FAIL", time="2026-01-01T01:00:00Z", run="a"), row("PASS", time="2026-01-01T02:00:00Z", run="b"),
+        row("FAIL", "tokens", time="2026-01-01T01:00:00Z", run="a"),
+    )  # fmt: skip
+    (line,) = nights.nightly(frame).values()
+    assert [night.status for night in line] == ["FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("status", "others", "partial", "word"),
+    [("PASS", ["PASS"], False, "PASS"), ("PASS", ["PASS"], True, "PARTIAL"), ("FAIL", ["XFAIL", "PASS"], False, "XFAIL"),
+     ("FAIL", ["XFAIL", "FAIL"], False, "FAIL"), ("PASS", ["XPASS", "PASS"], False, "XPASS"),
+     ("FAIL", ["XPASS", "XFAIL"], False, "XPASS"), ("UNSUPPORTED", ["UNSUPPORTED"], False, "UNSUPPORTED")],
+)  # fmt: skip
+def test_words_of_cells(status: str, others: list[str], partial: bool, word: str) -> None:
+    assert nights.word_of(status, others, partial) == word
+
+
+@pytest.mark.parametrize(
+    ("age", "stale"), [(timedelta(days=2), False), (timedelta(days=4), True), (timedelta(days=-9), True)]
+)
+def test_what_is_old_or_from_the_future_is_stale(age: timedelta, stale: bool) -> None:
+    (sight,) = nights.sights(table(row(time=(NOW - age).strftime(nights.FORM))), NOW, 3)
+    assert (sight.stale, sight.silent) == (stale, stale)
+
+
+def conform(*arguments: object) -> int:
+    return cli.main(["report", *map(str, arguments)])
+
+
+def test_no_rows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results").mkdir()
+    assert conform(tmp_path / "results", "--out", tmp_path / "site") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "no rows" in said
+    assert [place.name for place in tmp_path.iterdir()] == ["results"]
+
+
+def test_only_absent_backends_is_a_page_that_says_so(tmp_path: Path) -> None:
+    put(tmp_path, "2026-03-04", "lab", [absent("tensorrt")])
+    site.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    said = words(tmp_path / "site" / "index.html")
+    assert "nothing was compared" in said
+    assert "tensorrt is absent on lab: it is not installed; pip install it" in said
+
+
+def test_a_time_that_is_none_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "yesterday", "lab", [row()])
+    assert conform(tmp_path, "--out", tmp_path / "site") == 2
+    assert "'yesterdayT02:00:00Z'" in capsys.readouterr().err
+
+
+def test_only_a_report_is_replaced(
+    tmp_path: Path, results: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "cat.jpg").write_bytes(b"cat")
+    for place in (foreign, foreign / "cat.jpg", tmp_path / "no" / "where"):
+        assert conform(results, "--out", place) == 2
+    assert capsys.readouterr().err.count("\n") == 3
+    assert (foreign / "cat.jpg").read_bytes() == b"cat"
+    mine = shutil.copytree(out, tmp_path / "mine")
+    (mine / "cells" / "left-over.html").write_text("old", encoding="utf-8")
+    site.write([results], mine, helpers.EMBEDDED, 3, NOW)
+    assert not (mine / "cells" / "left-over.html").exists()
+
+
+def test_a_failure_leaves_the_old_site(
+    tmp_path: Path, results: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = shutil.copytree(out, tmp_path / "mine")
+
+    def no_room(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(site.Site, "_cell", no_room)
+    assert conform(results, "--out", mine) == 2
+    assert (mine / "index.html").read_bytes() == (out / "index.html").read_bytes()
+    assert [place.name for place in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium of this box, headless."""
+    driver = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[tests]'")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser on the path ({', '.join(BROWSERS)}): apt-get install chromium-headless-shell")
+    with driver.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    """Opens a page and returns it; whatever the browser complains of fails the test."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opens(page: Path, width: int = 1280, scheme: str = "light", script: bool = True, part: str = "") -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=script
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda said: complaints.append(said.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        tab.on("requestfailed", lambda request: complaints.append(request.url))
+        tab.on("request", lambda request: None if request.url.startswith("file:") else complaints.append(request.url))
+        tab.goto(page.as_uri() + part)
+        return tab
+
+    yield opens
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_page_fits_without_a_complaint(visit: Any, out: Path, width: int, scheme: str) -> None:
+    for page in (out / "index.html", *(out / "cells").iterdir()):
+        tab = visit(page, width, scheme)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width, page
+        ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 384) == (scheme == "dark")
+
+
+def test_every_cell_links_to_its_page_and_back(visit: Any, out: Path) -> None:
+    tab = visit(out / "index.html")
+    links = tab.eval_on_selector_all(".matrix a", "all => all.map(one => one.getAttribute('href'))")
+    assert sorted(links) == sorted(f"cells/{page.name}" for page in (out / "cells").iterdir())
+    tab.click(".matrix a >> nth=0")
+    assert tab.locator("h1").count() == 1
+    tab.click("text=All cells")
+    assert tab.title() == "Conformance report"
+
+
+def shown(tab: Any) -> list[str]:
+    return tab.eval_on_selector_all(
+        ".matrix tbody tr:not([hidden]) td:not(.out) a", "all => all.map(one => one.textContent)"
+    )
+
+
+def test_filters(visit: Any, out: Path) -> None:
+    tab = visit(out / "index.html")
+    every = shown(tab)
+    assert tab.text_content("#shown") == f"{len(every)} of {len(every)} cells"
+    tab.select_option("select[name=status]", "FAIL")
+    assert set(shown(tab)) == {"❌"}
+    assert len(shown(tab)) == 2
+    tab.select_option("select[name=box]", "lab")
+    assert len(shown(tab)) == 1
+    assert tab.text_content("#shown") == f"1 of {len(every)} cells"
+    tab.select_option("select[name=status]", "")
+    tab.select_option("select[name=check]", "kv_values")
+    assert set(shown(tab)) == {"✅", "·"}  # the broken cell is right there, and one cell was not asked
+    assert tab.get_attribute("[data-box=lab] [data-status=FAIL] a", "aria-label").endswith("kv_values: pass")
+    tab.select_option("select[name=check]", "")
+    tab.select_option("select[name=status]", "CRASH")
+    assert shown(tab) == []
+    assert tab.is_visible("#none")
+    tab.click("#again")
+    tab.wait_for_function(f"document.querySelectorAll('.matrix td:not(.out) a').length == {len(every)}")
+    assert shown(tab) == every
+
+
+def test_a_filter_can_be_linked_to_and_is_an_option(visit: Any, out: Path) -> None:
+    tab = visit(out / "index.html", part="#box=lab&status=FAIL&no=such")
+    assert shown(tab) == ["❌"]
+    assert tab.evaluate("location.hash") == "#box=lab&status=FAIL"
+
+
+def test_without_a_script_the_matrix_is_whole(visit: Any, out: Path) -> None:
+    tab = visit(out / "index.html", script=False)
+    assert tab.locator(".matrix td a").count() == len(list((out / "cells").iterdir()))
+
+
+def test_a_command_is_copied_or_selected(visit: Any, cells: dict[str, Path]) -> None:
+    tab = visit(cells["broken"])
+    tab.click("button >> nth=0")
+    tab.wait_for_function("['copied', 'selected'].includes(document.querySelector('button').textContent)")
+
+
+def test_a_page_says_when_it_has_grown_old(visit: Any, tmp_path: Path) -> None:
+    for name, now in (("old", datetime(2020, 1, 1, tzinfo=timezone.utc)), ("new", datetime.now(timezone.utc))):
+        put(tmp_path, now.strftime("%Y-%m-%d"), name, [row()])
+        site.write([next(tmp_path.glob(f"{name}*.jsonl"))], tmp_path / name, helpers.EMBEDDED, 3, now)
+    assert "This page was built" in visit(tmp_path / "old" / "index.html").inner_text("#aged")
+    assert not visit(tmp_path / "new" / "index.html").is_visible("#aged")
+
+
+def test_tables_and_fields_have_names(visit: Any, out: Path, cells: dict[str, Path]) -> None:
+    for page in (out / "index.html", cells["broken"]):
+        tab = visit(page)
+        assert tab.locator("th:not([scope])").count() == 0
+        assert tab.locator("table").count() > 0
+        unnamed = tab.eval_on_selector_all(
+            "select, button, a",
+            "all => all.filter(one => !(one.labels?.length || one.textContent.trim())).map(one => one.outerHTML)",
+        )
+        assert unnamed == []
+        ids = tab.eval_on_selector_all("main [id]:not(svg [id])", "all => all.map(one => one.id)")
+        assert len(set(ids)) == len(ids)
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
