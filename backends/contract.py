@@ -153,3 +153,19 @@ def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
     """The kind of the first (fragment, kind) whose fragment stands in ``message``, else ``other``."""
     low = message.lower()
     return next((kind for fragment, kind in patterns if fragment.lower() in low), "other")
+
+
+def refusal(stage: str, said: List[str], patterns: List[Tuple[str, str]]) -> StageError:
+    """The StageError for what a runtime said, each thing once; its kind by ``first_kind``. The caller raises it."""
+    words = "; ".join(dict.fromkeys(said)) or "refused without a word"
+    return StageError(stage, first_kind(words, patterns), words)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's words, or its class where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def version_of(module: Any, version: str = "") -> str:
+    """A runtime's version. That of a test's fake ends in ``-fake``: its rows are no evidence, and no matrix shows them."""
+    return (version or str(module.__version__)) + ("-fake" if getattr(module, "__fake__", False) else "")

@@ -1,11 +1,17 @@
-"""ONNX Runtime, from 1.4 on. Source: onnxruntime.ai/docs/api/python/api_summary.html."""
+"""ONNX Runtime, from 1.4 on. Source: onnxruntime.ai/docs/api/python/api_summary.html.
 
+``ort`` is its CPU provider; ``ort:NAME`` is the execution provider of that name (see ``providers.py``).
+"""
+
+import os
 import re
-from typing import Any, Dict
+import tempfile
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
-from backends import contract
+from backends import contract, providers
 
 LEVELS = {
     "all": "ORT_ENABLE_ALL",
@@ -24,6 +30,7 @@ REFUSALS = [
     ("Could not find an implementation", "operator"),
     ("is not a registered function/op", "operator"),
     ("No Op registered for", "operator"),
+    ("fallback to CPU EP has been explicitly disabled", "operator"),
     ("invalid dimensions for input", "shape"),
     ("Invalid rank for input", "shape"),
     ("ShapeInferenceError", "shape"),
@@ -33,7 +40,7 @@ REFUSALS = [
 
 
 class Backend(contract.Backend):
-    """The CPU execution provider; nothing else may do the work."""
+    """One execution provider, the CPU's unless the selector names another; nothing else may do the work."""
 
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "int64", "int32", "int8", "uint8", "bool"}),
@@ -44,27 +51,44 @@ class Backend(contract.Backend):
         },
     )
 
+    def __init__(self, provider: Optional[str] = None) -> None:
+        super().__init__(provider)
+        self.other = providers.Provider(provider.lower()) if provider not in (None, "cpu") else None
+        if self.other:
+            self.capabilities = replace(self.capabilities, knobs={**self.other.knobs, **self.capabilities.knobs})
+
     def probe(self) -> contract.Probe:
-        if self.provider not in (None, "cpu"):
-            raise contract.Absent(f"provider {self.provider!r} has no adapter yet", "use --backend=ort")
         try:
-            import onnxruntime
+            import onnxruntime as ort
         except ImportError as error:
             raise contract.not_imported("onnxruntime", error) from error
-        return contract.Probe(onnxruntime.__version__, "cpu", "fp32")
+        if self.other is None:
+            return contract.Probe(ort.__version__, "cpu", "fp32")
+        self.other.find(ort)
+        return contract.Probe(ort.__version__, self.other.device, self.other.precision)
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
         import onnxruntime as ort
 
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 3
-        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[options.get("optimizer", "all")])
-        settings.intra_op_num_threads = options.get("threads", 0)
+        def session(strict: bool = True, profile: str = "") -> Any:
+            settings = ort.SessionOptions()
+            settings.log_severity_level = 3
+            level = LEVELS[options.get("optimizer", "all")]
+            settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+            settings.intra_op_num_threads = options.get("threads", 0)
+            if profile:
+                settings.enable_profiling, settings.profile_file_prefix = True, profile
+            if self.other:
+                return self.other.session(ort, part.path, settings, strict, options.get("provider"))
+            return ort.InferenceSession(part.path, settings, providers=[providers.CPU])
+
         try:
-            session = ort.InferenceSession(part.path, settings, providers=["CPUExecutionProvider"])
+            return _Program(self, session)
         except Exception as error:
-            raise contract.StageError("load", _kind(str(error)), str(error)) from error
-        return _Program(session, part)
+            said, kind = str(error), _kind(str(error))
+            if self.other and "has been explicitly disabled" in said:
+                said = f"{said} {self.other.left(session(strict=False))}"
+            raise contract.StageError("load", kind, said) from error
 
 
 def _kind(message: str) -> str:
@@ -74,20 +98,35 @@ def _kind(message: str) -> str:
 
 
 class _Program(contract.Program):
-    def __init__(self, session: Any, part: contract.Part) -> None:
-        self.session = session
-        self.names = [output.name for output in session.get_outputs()]
+    def __init__(self, backend: Backend, make: Callable[..., Any]) -> None:
+        """``make(strict, profile)`` makes the session, and another one like it."""
+        self.other, self.make, self.session = backend.other, make, make()
+        self.names = [output.name for output in self.session.get_outputs()]
+        self.feeds = {}  # type: Dict[str, np.ndarray]
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        if self.other:
+            self.feeds = feeds  # for a profile, should the runtime not tell where the nodes are
         try:
             return dict(zip(self.names, self.session.run(self.names, feeds)))
         except Exception as error:
             raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
 
     def close(self) -> None:
-        del self.session
+        self.session, self.feeds = None, {}
 
-    def placement(self) -> contract.Placement:
-        providers = self.session.get_providers()
-        device = "cpu" if providers == ["CPUExecutionProvider"] else ",".join(providers)
-        return contract.Placement(device, "fp32", f"session providers {providers}; the CPU provider computes as stored")
+    def placement(self) -> Optional[contract.Placement]:
+        if self.other:
+            return self.other.placement(self.session, self._profiled)
+        found = self.session.get_providers()
+        device = "cpu" if found == [providers.CPU] else ",".join(found)
+        return contract.Placement(device, "fp32", f"session providers {found}; the CPU provider computes as stored")
+
+    def _profiled(self) -> Dict[str, List[str]]:
+        """Operators by provider in a profile of the last run, repeated on a session of its own."""
+        if not self.feeds:
+            return {}
+        with tempfile.TemporaryDirectory() as folder:
+            twin = self.make(profile=os.path.join(folder, "run"))
+            twin.run(self.names, self.feeds)
+            return providers.profile(twin)

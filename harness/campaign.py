@@ -20,7 +20,7 @@ from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
 from harness.replay.trace import CHECKS as FORCED
-from harness.rows import Row, Writer, read
+from harness.rows import Row, Writer, is_fake, read
 from harness.text import Scorer, complete
 
 
@@ -288,8 +288,9 @@ class Campaign:
                 self.writer.write(row)
 
     def _count(self, row: Row, target: Target) -> None:
-        # What was placed, timed or checked beforehand is no comparison with PyTorch.
-        target.compared += row.compared if row.check not in ("artifact", "placement", "cost") else 0
+        # What was placed, timed or checked beforehand is no comparison with PyTorch, and a fake compares nothing.
+        evidence = row.check not in ("artifact", "placement", "cost") and not is_fake(row.version)
+        target.compared += row.compared if evidence else 0
         self.rows.append(row)
 
     def _command(self, target: Target, graph: Graph, check: str) -> str:

@@ -97,6 +97,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     matrix.add_argument("results", nargs="+", type=Path, help="results folders or .jsonl files")
     matrix.add_argument("--format", choices=["terminal", "md", "csv", "json"], default="terminal")
+    matrix.add_argument(
+        "--table", choices=["opsets", "platforms"], default="opsets",
+        help="opsets: runtimes by opset; platforms: which kinds of box have been run (terminal, md) (default: opsets)",
+    )  # fmt: skip
     matrix.add_argument("--out", type=Path, help="file to write (default: standard output)")
     matrix.add_argument(
         "--bundle", type=Path, help="bundle of rows that have no text check yet (default: the embedded one)"
@@ -395,7 +399,7 @@ def _envs(options: argparse.Namespace) -> int:
 def _matrix(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
     from harness.merge import complete, unanswered
-    from reports import matrix
+    from reports import matrix, platforms
 
     if options.ops is not None:
         return _operators(options)
@@ -405,7 +409,11 @@ def _matrix(options: argparse.Namespace) -> int:
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
     made = matrix.build(rows)
-    if options.format == "md" and options.out:
+    if options.table == "platforms":
+        if options.format not in ("terminal", "md"):
+            raise BadInput(f"--format {options.format}: the table of platforms is terminal or md")
+        page = platforms.table(rows, "simple" if options.format == "terminal" else "github")
+    elif options.format == "md" and options.out:
         page = matrix.markdown(made, _links(options.results, options.out))
     else:
         page = matrix.FORMATS[options.format](made)

@@ -62,6 +62,11 @@ class Row:
     box: str = ""
 
 
+def is_fake(version: str) -> bool:
+    """Whether a row of that runtime version is a test's fake speaking (`contract.version_of`): it is no evidence."""
+    return version.endswith("-fake")
+
+
 def to_json(row: Row) -> str:
     return json.dumps({name: _plain(value) for name, value in asdict(row).items()}, ensure_ascii=False, allow_nan=False)
 

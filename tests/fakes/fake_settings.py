@@ -1,0 +1,12 @@
+"""What a test wants the fakes to be."""
+
+VERSION = "8.5.3"
+"""Of TensorRT; it is read when the fake is imported."""
+REFUSES_EMPTY = False
+"""Whether TensorRT refuses profiles with an empty cache."""
+NO_IMPORTER: set[str] = set()
+"""Operators that TensorRT's parser does not know."""
+ASCENDS = 1
+"""Ascend devices that pyACL finds."""
+EXECUTE_CODE = 0
+"""What acl.mdl.execute returns."""

@@ -1,0 +1,3 @@
+"""FAKE of pycuda, for tests: see fake_device."""
+
+__fake__ = True

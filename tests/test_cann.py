@@ -1,0 +1,173 @@
+"""The CANN adapter on named fakes of atc and pyACL: buckets, codes, absences, and planted mistakes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backends import cann as adapter
+from backends import contract
+from tests import faked
+from tests.saboteurs import frame
+
+
+def test_a_cell_passes_and_gives_everything_back() -> None:
+    checks = ("encoder", "logits", "kv_shape", "kv_values", "tokens", "placement", "cost")
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter, layout="split", checks=checks)
+    assert not faults
+    assert {check: row.status for check, row in rows.items()} == dict.fromkeys(checks, "PASS")
+    assert "must_keep_origin_dtype" in rows["placement"].detail["step"]
+
+
+def test_an_empty_cache_is_unsupported() -> None:
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter, layout="unified")
+    assert not faults
+    assert {(row.status, row.kind) for row in rows.values()} == {("UNSUPPORTED", "shape")}
+
+
+def test_a_model_is_compiled_once_for_a_hundred_cache_lengths() -> None:
+    with faked.fakes() as device:
+        device.reset()
+        backend = adapter.Backend()
+        backend.probe()
+        sizes = [{"batch": 2, "source": 9, "past": past} for past in (1, 2, 100, 101, 200)]
+        paths = [backend.offline(_part("step"), one) for one in sizes]
+        assert paths[0] == paths[1] == paths[2] != paths[3] == paths[4]
+        encoders = [backend.offline(_part("encoder"), {"batch": 2, "source": source}) for source in (9, 9, 10)]
+        assert encoders[0] == encoders[1] != encoders[2]
+
+
+MODES = [(None, "fp32", "must_keep_origin_dtype"), ("force_fp32", "fp32", "force_fp32"),
+         ("fp16", "fp16", "force_fp16"), ("mixed", "fp16", "allow_mix_precision")]  # fmt: skip
+
+
+@pytest.mark.parametrize("provider, precision, mode", MODES)
+def test_the_precision_mode_is_in_the_cell(provider: str | None, precision: str, mode: str) -> None:
+    with faked.fakes():
+        backend = adapter.Backend(provider)
+        probe = backend.probe()
+        assert backend.mode == mode
+    assert (probe.device, probe.precision) == ("ascend310p3", precision)
+    assert probe.version.endswith("-fake")
+
+
+FILES = [("opp/version.info", "Version=8.0.RC1\n", "8.0.RC1"),
+         ("version.cfg", "# a line\nrunning_version=[7.0.0.5.242:CANN-7.0]\n", "7.0.0.5.242"),
+         ("readme", "nothing", "unknown")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, text, version", FILES)
+def test_the_version_is_the_toolkits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, version: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
+    with faked.fakes():
+        assert adapter.Backend().probe().version == f"{version}-fake"
+
+
+ABSENCES = [
+    ({"hidden": ("acl",)}, "", "pyACL cannot be imported"),
+    ({}, "/nowhere", "atc, the model compiler, is not on PATH"),
+    ({"ASCENDS": 0}, "", "no Ascend device"),
+]
+
+
+@pytest.mark.parametrize("settings, path, reason", ABSENCES, ids=["acl", "atc", "device"])
+def test_what_is_missing_is_told_apart(monkeypatch: pytest.MonkeyPatch, settings: dict, path: str, reason: str) -> None:
+    with faked.fakes(**settings):
+        if path:
+            monkeypatch.setenv("PATH", path)
+        with pytest.raises(contract.Absent, match=reason) as caught:
+            adapter.Backend().probe()
+    assert caught.value.remedy
+
+
+def test_what_atc_refuses_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ATC_UNKNOWN", "strange")
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter, layout="split")
+    assert not faults
+    assert {(row.status, row.stage, row.kind) for row in rows.values()} == {("UNSUPPORTED", "build", "operator")}
+    assert "No parser is registered for Op [strange" in rows["encoder"].message
+
+
+@pytest.mark.parametrize("code, name", [(507011, "ACL_ERROR_RT_MODEL_EXECUTE (507011)"), (123456, "code 123456")])
+def test_a_code_is_named(code: int, name: str) -> None:
+    with faked.fakes(EXECUTE_CODE=code) as device:
+        rows, faults = faked.replay(device, adapter, layout="split")
+    assert not faults
+    assert rows["encoder"].status == "FAIL"
+    assert f"acl.mdl.execute: {name}: EE9999: the fake's own words" in rows["encoder"].message
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 4, 5, 20])
+def test_a_full_device_is_a_clear_failure_and_leaks_nothing(fail_at: int) -> None:
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter, layout="split", fail_at=fail_at)
+    assert not faults
+    assert "ACL_ERROR_RT_MEMORY_ALLOCATION (207001)" in " ".join(row.message for row in rows.values())
+
+
+MISTAKES = [
+    ("the device is not chosen", '        self.check("acl.rt.set_device", acl.rt.set_device(0))\n', "",
+     "set_device was not called"),
+    ("memory leaks", "acl.rt.malloc(size, 0), acl.rt.free)", "acl.rt.malloc(size, 0), lambda memory: None)",
+     "blocks of device memory"),
+    ("data buffers leak", "self.owned.callback(acl.destroy_data_buffer, data)", "pass", "data buffer still points"),
+    ("datasets leak", "self.owned.callback(acl.mdl.destroy_dataset, dataset)", "pass", "handles were never given back"),
+    ("the description leaks", "self.owned.callback(mdl.destroy_desc, self.desc)", "pass", "description of this model"),
+    ("the model leaks", "mdl.load_from_file(path), mdl.unload)", "mdl.load_from_file(path), lambda model: None)",
+     "handles"),
+    ("host memory leaks", 'self.check("acl.rt.free_host", acl.rt.free_host(host))', "pass", "blocks of device memory"),
+    ("host memory freed as the device's", "acl.rt.free_host(host))", "acl.rt.free(host))", "a stream still uses"),
+    ("memory freed twice", "        return dataset, buffers",
+     "            acl.rt.free(memory)\n        return dataset, buffers",
+     "data buffer still points"),
+    ("the description is not filled", 'self.check("acl.mdl.get_desc", mdl.get_desc(self.desc, self.model))', "pass",
+     "get_desc was not called"),
+    ("int64 as int32", '9: "int64"', '9: "int32"', "were written"),
+    ("the wrong direction", "len(raw), TO_DEVICE)", "len(raw), TO_HOST)", "memcpy"),
+    ("more bytes than room", "array.nbytes, self.outputs[1][at][0], array.nbytes, TO_HOST)",
+     "array.nbytes, self.outputs[1][at][0], self.outputs[1][at][1] + 8, TO_HOST)", "room for"),
+    ("the buckets' sizes are not told", "        if not code:  # a model", "        if False:  # a model",
+     "set_input_dynamic_dims was not called"),
+    ("the sizes in another order", "for index in sorted(shapes)", "for index in sorted(shapes, reverse=True)",
+     "INVALID_PARAM (100000)"),
+    ("the whole buffer is read", 'dims, code = acl.mdl.get_cur_output_dims(self.desc, at)',
+     'dims, code = {"dims": [self.outputs[1][at][1] // 4]}, 0', "has rank 1"),
+    ("codes are not looked at", "        if code:\n            raise RuntimeError",
+     "        if False:\n            raise RuntimeError",
+     ""),
+    ("atc's default precision", '"fp32": "must_keep_origin_dtype"', '"fp32": "force_fp16"', "no fp16 floor"),
+    ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
+    ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),
+    ("no ND", '"--input_format=ND", ', "", "E10040"),
+    ("the last bucket is skipped", "(sizes[\"past\"] - 1) // GEARS * GEARS + 1", "sizes[\"past\"] // GEARS * GEARS + 2",
+     "INVALID_PARAM"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name, right, wrong, says", MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, says: str) -> None:
+    module = faked.adapter("cann", {right: wrong})
+    fail_at = 5 if "codes" in name else 0
+    with faked.fakes() as device:
+        try:
+            rows, faults = faked.replay(device, module, layout="split", fail_at=fail_at)
+        except device.Misuse as misuse:  # while it is probed, outside of any cell
+            rows, faults = {}, [str(misuse)]
+    said = [*faults, *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS")]
+    assert said, f"{name}: nothing was noticed"
+    assert any(says in words for words in said), said
+
+
+def _part(name: str) -> contract.Part:
+    graph = next(one for one in frame.brief().bundle.graphs if one.id == "torchscript/split/fp32/op17")
+    part = graph.part(name)
+    assert os.path.isfile(part.path)
+    return part

@@ -1,0 +1,252 @@
+"""``ort:PROVIDER``: real providers in environments of their own, and that the CPU never passes for one of them."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.campaign import Campaign
+from harness.judge import verdict
+from harness.rows import Row
+from reports import matrix, platforms
+from tests import environments, faked, helpers
+
+ONE_CELL = ("--opset=17", "--layout=split")
+
+
+@pytest.fixture(scope="module")
+def openvino(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    results = tmp_path_factory.mktemp("openvino") / "results"
+    return _run("openvino", results, *ONE_CELL), results
+
+
+def _run(name: str, results: Path, *options: str, provider: str = "") -> subprocess.CompletedProcess[str]:
+    python = f"--backend-python={environments.python(name)}"
+    return helpers.conformance(results, f"--backend=ort:{provider or name}", python, *options)
+
+
+def test_openvino_is_a_column_with_proved_placement(openvino: Any) -> None:
+    run, results = openvino
+    assert run.returncode == 0, run.stdout[-3000:]
+    rows = {row["check"]: row for row in helpers.rows_in(results)}
+    assert set(rows) == set(verdict.CHECKS)
+    assert {row["status"] for row in rows.values()} == {"PASS"}
+    assert {row["cell"] for row in rows.values()} == {
+        "ort:openvino@1.24.1/openvino-cpu/torchscript/split/fp32/op17"
+    }  # fmt: skip
+    for part, evidence in rows["placement"]["detail"].items():
+        assert evidence.startswith("assignment info: OpenVINOExecutionProvider "), (part, evidence)
+        assert "INFERENCE_PRECISION_HINT" in evidence
+        assert "CPUExecutionProvider" not in evidence
+    assert "ort:openvino@1.24.1" in run.stdout
+
+
+def test_openvinos_fault_is_seen_through_the_provider_and_its_knob_named(tmp_path: Path) -> None:
+    run = _run("openvino", tmp_path, "--opset=17", "--layout=unified", "-k", "kv_values or placement")
+    rows = {row["check"]: row for row in helpers.rows_in(tmp_path)}
+    assert rows["placement"]["status"] == "PASS"
+    assert rows["kv_values"]["status"] == "XFAIL", run.stdout[-3000:]
+    assert rows["kv_values"]["step"] in (7, 15)
+    assert (rows["kv_values"]["blame"], rows["kv_values"]["knob"]) == ("runtime", "CPU_RUNTIME_CACHE_CAPACITY=0")
+
+
+def test_cann_that_cannot_be_loaded_is_never_green(tmp_path: Path) -> None:
+    """The package lists its provider, cannot load it, and gives the work to the CPU: the standing example."""
+    run = _run("cann", tmp_path / "results", *ONE_CELL)
+    assert run.returncode == 4
+    assert "onnxruntime lists CANNExecutionProvider and cannot create it on this box" in run.stderr + run.stdout
+    [row] = helpers.rows_in(tmp_path / "results")
+    assert (row["status"], row["compared"]) == ("ABSENT", 0)
+    silent = _in("cann", _BARE.format(provider="CANNExecutionProvider", path=_step()))
+    assert silent == ["['CPUExecutionProvider']"], "the trap that this test stands for is gone; look for another one"
+
+
+def test_a_cann_that_is_believed_would_still_be_refused() -> None:
+    """Even where the probe is skipped, compiling refuses rather than run on the CPU."""
+    assert _in(
+        "cann", _COMPILE.format(provider="cann", path=_step(), before="backend.other.name = 'CANNExecutionProvider'")
+    ) == ["refused load"]
+
+
+def test_qnn_refuses_what_it_does_not_take_and_says_what(tmp_path: Path) -> None:
+    run = _run("qnn", tmp_path, *ONE_CELL)
+    rows = helpers.rows_in(tmp_path)
+    assert run.returncode == 1
+    assert {row["device"] for row in rows} == {"qnn-htp-emulated"}
+    assert {row["status"] for row in rows if row["check"] != "artifact"} == {"UNSUPPORTED"}
+    said = _in("qnn", _COMPILE.format(provider="qnn", path=_step(), before="backend.probe()"))
+    assert said[-1].startswith("refused load"), said
+    told = _in(
+        "qnn", _COMPILE.format(provider="qnn", path=_step(), before="backend.probe()") + "print(error_message)\n"
+    )
+    assert "QNNExecutionProvider leaves" in told[-1]
+    assert " MatMul" in told[-1]
+
+
+def test_what_the_cpu_does_beside_a_provider_is_in_the_device() -> None:
+    said = _in(
+        "qnn", _COMPILE.format(provider="qnn_mixed", path=_step(), before="print(backend.probe().device)") + _PLACED
+    )
+    assert said[0] == "qnn-htp-emulated+cpu"
+    assert said[-1].startswith("qnn-htp-emulated+cpu"), said
+    assert "CPUExecutionProvider" in said[-1]
+    assert "QNNExecutionProvider" in said[-1]
+
+
+@pytest.mark.parametrize("name, provider", [("openvino", "openvino"), ("qnn", "qnn_mixed")])
+def test_a_profile_proves_what_old_versions_do_not_tell(name: str, provider: str) -> None:
+    """Before 1.24 a session has no assignment info; a profile must come to the same providers."""
+    told = _in(name, _COMPILE.format(provider=provider, path=_step(), before="backend.probe()") + _PLACED + _PROFILED)
+    by_info, by_profile = told[-2:]
+    assert by_info.split()[0] == by_profile.split()[0]
+    assert "profile of a session with equal settings" in by_profile
+
+
+def test_a_provider_that_nobody_has_is_absent_with_its_package(tmp_path: Path) -> None:
+    run = helpers.conformance(tmp_path / "results", "--backend=ort:vitisai", *ONE_CELL)
+    assert run.returncode == 4
+    assert "this onnxruntime has no provider 'vitisai', it has " in run.stderr
+    assert "pip install onnxruntime-vitisai, in an environment of its own" in run.stderr
+    cuda = helpers.conformance(tmp_path / "cuda", "--backend=ort:cuda", *ONE_CELL)
+    assert "pip install onnxruntime-gpu" in cuda.stderr
+
+
+BOXES = [
+    ("tensorrt", "tensorrt cannot be imported", "pip install tensorrt"),
+    ("cann", "pyACL cannot be imported", "set_env.sh"),
+]
+
+
+@pytest.mark.parametrize("backend, reason, remedy", BOXES, ids=["tensorrt", "cann"])
+def test_a_box_without_the_hardware_says_so_at_once(tmp_path: Path, backend: str, reason: str, remedy: str) -> None:
+    run = helpers.conformance(tmp_path / "results", f"--backend={backend}")
+    assert run.returncode == 4
+    assert reason in run.stderr
+    assert remedy in run.stderr
+    beside = helpers.conformance(
+        tmp_path / "beside", f"--backend=ort,{backend}", *ONE_CELL, "--allow-absent", "-k", "encoder"
+    )
+    assert beside.returncode == 0, beside.stdout[-2000:]
+    assert f"⬜ {backend}: {reason}" in " ".join(beside.stdout.split())
+
+
+def test_rows_of_a_fake_enter_no_matrix() -> None:
+    from backends import tensorrt as adapter
+
+    with faked.fakes() as device:
+        rows, _ = faked.replay(device, adapter, layout="split")
+    cell = "tensorrt@8.5.3-fake/fake-orin/torchscript/split/fp32/op17"
+    for row in rows.values():
+        row.backend, row.version, row.cell, row.opset = "tensorrt", "8.5.3-fake", cell, 17
+    page = matrix.terminal(matrix.build([*rows.values(), *_honest()]))
+    assert "✅" not in page.replace("✅ pass", "").replace("     17  ✅", "")
+    assert "⬜ tensorrt@8.5.3-fake: a test's fake, left out: its rows are no evidence" in page
+    assert matrix.records(matrix.build(rows.values())) == []
+
+
+def test_a_run_of_a_fake_compared_nothing() -> None:
+    for version, compared in (("8.5.3", 7), ("8.5.3-fake", 0)):
+        target, campaign = SimpleNamespace(compared=0), SimpleNamespace(rows=[])
+        Campaign._count(campaign, Row("logits", "PASS", compared=7, version=version), target)  # type: ignore[arg-type]
+        assert target.compared == compared
+
+
+def _cell(
+    device: str, runtime: str = "ort", cpu: tuple[str, ...] = (), status: str = "PASS", stage: str = "compare"
+) -> Row:
+    cell = f"{runtime}@1/{device}/torchscript/split/fp32/op17"
+    return Row("cost", status, stage, compared=1, backend=runtime, runtime=runtime, version="1", device=device, opset=17,
+               cell=cell, box="a-box", time="2026-01-02T03:04:05Z", detail={"cpu": list(cpu)})  # fmt: skip
+
+
+PLACES = [
+    (_cell("cpu", cpu=("avx2",)), platforms.X86), (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
+    (_cell("nvidia-h200", "tensorrt"), platforms.GPU), (_cell("orin", "tensorrt"), platforms.JETSON),
+    (_cell("cuda", "ort"), platforms.GPU), (_cell("ascend310p3", "cann"), platforms.ASCEND),
+    (_cell("vitisai", "ort"), platforms.FPGA), (_cell("cpu"), platforms.OTHER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row, place", PLACES, ids=[place for _, place in PLACES])
+def test_a_row_is_placed_on_its_platform(row: Row, place: str) -> None:
+    [line] = platforms.reached([row])
+    assert (line.platform, line.depth, line.cells, line.boxes, line.last_run) == (
+        place,
+        "ran",
+        "1 ✅",
+        "a-box",
+        "2026-01-02",
+    )
+
+
+def test_platforms_that_nobody_ran_are_shown() -> None:
+    rows = [_cell("cpu", cpu=("avx2",)), _cell("qnn-htp", "ort:qnn", ("asimd",), "UNSUPPORTED", "load")]
+    lines = platforms.table(rows).splitlines()
+    assert sum("⬜" in line for line in lines) == len(platforms.PLATFORMS) - 2
+    assert any("ort:qnn@1" in line and "refused at load" in line and "1 🚫" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_conform_prints_the_table_of_platforms(openvino: Any) -> None:
+    page = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms")
+    assert page.returncode == 0, page.stderr
+    assert "ort:openvino@1.24.1" in page.stdout
+    assert "⬜" in page.stdout
+    wrong = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms", "--format", "csv")
+    assert (wrong.returncode, "terminal or md" in wrong.stderr) == (2, True)
+
+
+def _honest() -> Iterator[Row]:
+    for check in verdict.CHECKS:
+        yield Row(check, "PASS", compared=1, backend="ort", version="1", device="cpu", exporter="torchscript",
+                  layout="split", precision="fp32", opset=17, cell="ort@1/cpu/torchscript/split/fp32/op17")  # fmt: skip
+
+
+def _step() -> str:
+    return str(helpers.EMBEDDED / "torchscript-fp32-op17-step.onnx")
+
+
+def _in(name: str, script: str) -> list[str]:
+    """Lines that a script prints in an environment, run in the checkout."""
+    command = [environments.python(name), "-c", script]
+    done = subprocess.run(command, cwd=helpers.ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [
+        line
+        for line in done.stdout.splitlines()
+        if not line.startswith((" # LIBNATIVE", "****", "EP Error", " when", "Falling"))
+    ]
+
+
+_BARE = """
+import onnxruntime
+print(onnxruntime.InferenceSession({path!r}, providers=[{provider!r}]).get_providers())
+"""
+_COMPILE = """
+import numpy as np
+from backends import contract, ort, providers
+from harness.bundle import Bundle
+bundle = Bundle("corpora/tiny-marian-en-zh.bundle", verify=False)
+part = next(graph for graph in bundle.graphs if graph.id == "torchscript/split/fp32/op17").part("step")
+backend = ort.Backend({provider!r})
+{before}
+try:
+    program = backend.compile(part, {{}})
+except contract.StageError as error:
+    print("refused", error.stage)
+    error_message = error.message.replace(chr(10), " ")
+"""
+_PLACED = """
+sizes = {"batch": 2, "source": 5, "past": 3}
+program.run({port.name: np.ones([sizes.get(size, size) for size in port.shape], port.dtype) for port in part.inputs})
+found = program.placement()
+print(found.device, found.evidence)
+"""
+_PROFILED = """
+providers.assigned = lambda session: {}
+found = program.placement()
+print(found.device, found.evidence)
+"""

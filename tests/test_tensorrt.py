@@ -1,0 +1,275 @@
+"""The TensorRT adapter on a named fake: every version's API, absences, refusals, and planted mistakes."""
+
+import subprocess
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper as make
+
+from backends import contract
+from backends import tensorrt as adapter
+from tests import environments, faked, helpers
+
+VERSIONS = ("8.4.1", "8.5.3", "8.6.1", "10.3.0", "11.4.0")
+
+
+@pytest.mark.parametrize("layout", ["unified", "split"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_of_the_api_is_used_as_documented(version: str, layout: str) -> None:
+    with faked.fakes(VERSION=version) as device:
+        rows, faults = faked.replay(device, adapter, layout=layout)
+    assert not faults
+    assert {check: row.status for check, row in rows.items()} == dict.fromkeys(faked.CHECKS, "PASS")
+    assert all(row.compared for row in rows.values())
+    assert "built for caches of 0 to 512" in rows["placement"].detail["step"]
+
+
+def test_a_whole_cell_passes() -> None:
+    checks = ("encoder", "logits", "kv_shape", "kv_values", "tokens", "placement", "invariance", "cost")
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter, checks=checks)
+    assert not faults
+    assert {check: row.status for check, row in rows.items()} == dict.fromkeys(checks, "PASS")
+
+
+def test_pycuda_serves_as_well() -> None:
+    with faked.fakes(hidden=("cuda",), VERSION="8.4.1") as device:
+        rows, faults = faked.replay(device, adapter)
+    assert not faults
+    assert {row.status for row in rows.values()} == {"PASS"}
+
+
+def test_the_cache_is_not_uploaded_again() -> None:
+    with faked.fakes() as device:
+        rows, faults = faked.replay(device, adapter)
+        uploads = device.DEVICE.uploads
+    assert not faults
+    steps = 96 + 25  # of the two batches
+    # Twelve tensors go into a step; only the token and the source mask come from the host.
+    assert 2 * steps <= uploads <= 2 * steps + 2 * 2
+    assert rows["kv_values"].compared > 500_000
+
+
+@pytest.mark.parametrize("provider, precision", [(None, "fp32"), ("tf32", "tf32"), ("fp16", "fp16")])
+def test_the_effective_precision_is_the_inspectors(provider: str | None, precision: str) -> None:
+    with faked.fakes(VERSION="8.6.1") as device:
+        device.reset()
+        backend = adapter.Backend(provider)
+        assert backend.probe() == contract.Probe("8.6.1-fake", "fake-orin", precision)
+        program = backend.compile(_part("encoder"), {})
+        placed = program.placement()
+        program.close()
+        assert placed is not None
+        assert (placed.device, placed.precision) == ("fake-orin", precision)
+        assert "engine inspector" in placed.evidence
+
+
+def test_a_mode_that_a_version_lost_is_refused() -> None:
+    with faked.fakes(VERSION="11.4.0"):
+        backend = adapter.Backend("fp16")
+        backend.probe()
+        with pytest.raises(contract.StageError, match="types networks strongly") as caught:
+            backend.compile(_part("encoder"), {})
+    assert (caught.value.stage, caught.value.kind) == ("build", "dtype")
+
+
+def test_a_builder_that_refuses_an_empty_cache_builds_for_longer_ones() -> None:
+    with faked.fakes(REFUSES_EMPTY=True) as device:
+        split, faults = faked.replay(device, adapter, layout="split")
+        assert not faults
+        assert {row.status for row in split.values()} == {"PASS"}
+        assert "built for caches of 1 to 512" in split["placement"].detail["step"]
+        unified, _ = faked.replay(device, adapter, layout="unified")
+    assert unified["kv_values"].status == "FAIL"
+    assert "outside of the optimization profile, built for caches of 1 to 512" in unified["kv_values"].message
+
+
+@pytest.mark.parametrize("version", ["8.4.1", "10.3.0"])
+def test_every_error_of_the_parser_is_told(tmp_path: Path, version: str) -> None:
+    part = _foreign(tmp_path)
+    with faked.fakes(VERSION=version, NO_IMPORTER={"Foo", "Bar"}):
+        backend = adapter.Backend()
+        backend.probe()
+        with pytest.raises(contract.StageError) as caught:
+            backend.compile(part, {})
+    assert (caught.value.stage, caught.value.kind) == ("parse", "operator")
+    for word in ("Foo", "Bar", *(("strange", "stranger") if version == "10.3.0" else ("node 0", "node 1"))):
+        assert word in caught.value.message
+
+
+ABSENCES = [
+    (("tensorrt",), "tensorrt cannot be imported", "pip install tensorrt"),
+    (("cuda", "pycuda"), "neither cuda-bindings nor pycuda is here", "pip install cuda-bindings"),
+]
+
+
+@pytest.mark.parametrize("hidden, reason, remedy", ABSENCES)
+def test_what_is_missing_is_told_apart(hidden: tuple[str, ...], reason: str, remedy: str) -> None:
+    with faked.fakes(hidden=hidden), pytest.raises(contract.Absent, match=reason) as caught:
+        adapter.Backend().probe()
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("gpus, code, reason", [([], 0, "finds no GPU"), ([], 35, "driver is not here, or too old")])
+def test_no_driver_is_not_no_gpu(monkeypatch: pytest.MonkeyPatch, gpus: list[str], code: int, reason: str) -> None:
+    with faked.fakes():
+        from cuda.bindings import runtime
+
+        monkeypatch.setattr(runtime, "GPUS", gpus)
+        if code:
+            monkeypatch.setattr(runtime, "cudaGetDeviceCount", lambda: (code, None))
+        with pytest.raises(contract.Absent, match=reason):
+            adapter.Backend().probe()
+
+
+@pytest.mark.parametrize("fail_at", [1, 4, 30])
+@pytest.mark.parametrize("hidden", [(), ("cuda",)], ids=["cuda-bindings", "pycuda"])
+def test_a_full_device_is_a_clear_failure_and_leaks_nothing(hidden: tuple[str, ...], fail_at: int) -> None:
+    with faked.fakes(hidden=hidden) as device:
+        rows, faults = faked.replay(device, adapter, fail_at=fail_at)
+    assert not faults
+    assert rows["kv_values"].status == "FAIL"
+    said = " ".join(row.message for row in rows.values())
+    assert "cudaErrorMemoryAllocation" in said or "out of memory" in said
+
+
+NAMED, NUMBERED = "8.5.3", "8.4.1"
+MISTAKES = [
+    ("no synchronize", "        self.cuda.synchronize(self.stream)\n", "", NAMED, "not synchronized"),
+    ("no synchronize, numbered", "        self.cuda.synchronize(self.stream)\n", "", NUMBERED, "not synchronized"),
+    ("the wrong stream", "execute_async_v3(stream)", "execute_async_v3(0)", NAMED, "is no stream"),
+    ("another stream", "execute_async_v3(stream)", "execute_async_v3(self.cuda.handle(self.cuda.stream()))", NAMED,
+     "not synchronized"),
+    ("dtype of the wrong size", '"INT32": "int32"', '"INT32": "int64"', NAMED, "bytes were written"),
+    ("an uncast feed", "np.ascontiguousarray(feeds[name], self.dtypes[name])", "np.ascontiguousarray(feeds[name])", NAMED,
+     "bytes were written"),
+    ("addresses not set", "done = all(context.set_tensor_address(name, int(memory[name])) for name in self.names)",
+     "done = True", NAMED, "address of input_ids was never set"),
+    ("one address not set", "for name in self.names)\n            done = done and", "for name in self.names[1:])\n"
+     "            done = done and", NAMED, "was never set"),
+    ("bindings in another order", "execute_async_v2([int(memory[name]) for name in self.names]",
+     "execute_async_v2([int(memory[name]) for name in self.names[::-1]]", NUMBERED, "kernel"),
+    ("shapes not set", "if not self.set_shape(self.key[name], feeds[name].shape)", "if not feeds[name].shape", NAMED,
+     "negative dimensions are not allowed"),
+    ("freed twice", "self._keep(array, own.pop(name))", "self._keep(array, own[name])", NAMED, "double free"),
+    ("freed before it is read", "                self.cuda.download(array, own[name])",
+     "                self.cuda.free(own[name])\n                self.cuda.download(array, own[name])",
+     NAMED, "use after free"),
+    ("inputs leak", "                self.cuda.free(memory)", "                pass", NAMED, "blocks of device memory"),
+    ("outputs leak", "weakref.finalize(array, lambda: free(kept.pop(key))).atexit = False", "pass", NAMED, "leak"),
+    ("the stream leaks", "self.stream = self.cuda.end(self.stream)", "self.stream = None", NAMED, "streams were never"),
+    ("too small a buffer", "own[name] = self.cuda.malloc(max(array.nbytes, 1))\n            self._execute",
+     "own[name] = self.cuda.malloc(max(array.nbytes // 2, 1))\n            self._execute", NAMED, "are allocated"),
+    ("the engine goes before its context", "[context, engine, runtime, log]", "[engine, context, runtime, log]", NAMED, ""),
+    ("the runtime goes at once", "[context, engine, runtime, log]", "[context, engine, None, log]", NAMED,
+     "Runtime destroyed before its ICudaEngine"),
+    ("the network outlives no parser", "        _parse(trt, network, part.path, log)",
+     "        parser = trt.OnnxParser(network, log)\n        parser.parse_from_file(part.path)", NAMED,
+     "INetworkDefinition destroyed before its OnnxParser"),
+    ("no explicit batch", "1 << int(flags.EXPLICIT_BATCH) if", "0 if", NAMED, "without EXPLICIT_BATCH"),
+    ("no profile", "            config.add_optimization_profile(profile)", "            pass", NAMED,
+     "no optimization profile"),
+    ("a profile upside down", '"past": (0, 64, 512)', '"past": (0, 512, 64)', NAMED, "does not fit"),
+    ("TF32 stays on", "        config.clear_flag(trt.BuilderFlag.TF32)\n", "", NAMED, "in tf32"),
+    ("names alone", "        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED", "        #", NAMED, "no proof"),
+    ("the workspace is not bounded", "        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)\n", "",
+     NAMED, "set_memory_pool_limit"),
+    ("copies go the other way", "kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice",
+     "kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost", NAMED, "copy to the host"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name, right, wrong, version, says", MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, version: str, says: str) -> None:
+    with faked.fakes(VERSION=version) as device:
+        rows, faults = faked.replay(device, faked.adapter("tensorrt", {right: wrong}), checks=faked.CHECKS)
+    said = [*faults, *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS")]
+    assert said, f"{name}: nothing was noticed"
+    assert any(says in words for words in said), said
+
+
+def test_the_real_api_takes_the_adapters_calls(tmp_path: Path) -> None:
+    """TensorRT-RTX shares TensorRT 11's API and parses and builds without a GPU, which it needs from there on."""
+    bad = _foreign(tmp_path)
+    script = f"""
+import sys, tensorrt_rtx
+sys.modules["tensorrt"] = tensorrt_rtx
+from backends import contract, tensorrt as adapter
+from harness.bundle import Bundle
+bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
+part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
+backend = adapter.Backend()
+try:
+    print("probe", backend.probe())
+except contract.Absent as absent:
+    print("absent", absent.reason)
+backend.trt = tensorrt_rtx
+print("plan", backend._plan(part, {{"level": 0}}, adapter._log(tensorrt_rtx), adapter.SIZES).nbytes > 1000000)
+for each in (part, contract.Part("step", {bad.path!r}, (), ())):
+    try:
+        backend.compile(each, {{"level": 0}})
+    except contract.StageError as error:
+        print(error.stage, error.kind, error.message)
+
+import re, numpy as np
+from backends import cuda
+source = open(adapter.__file__).read()
+real = [tensorrt_rtx.ICudaEngine, tensorrt_rtx.IExecutionContext, tensorrt_rtx.EngineInspector]
+used = set(re.findall(r"(?:engine|context|inspector\\(\\))\\.(\\w+)", source))
+print("unknown", sorted(name for name in used if not any(hasattr(one, name) for one in real)))
+bindings = object.__new__(cuda.Bindings)
+from cuda.bindings import runtime
+bindings.api = runtime
+array = np.zeros(3, np.float32)
+array.setflags(write=False)
+for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (array.copy(), 4096))):
+    try:
+        getattr(bindings, name)(*given)
+    except RuntimeError as error:
+        print("called", error)
+"""
+    python = environments.python("tensorrt-rtx")
+    done = subprocess.run([python, "-c", script], cwd=helpers.ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    if not lines[0].startswith("probe"):
+        assert lines[0].startswith("absent the CUDA driver is not here"), lines
+        assert lines[2].startswith("load other IRuntime::deserializeCudaEngine"), lines
+    assert lines[1] == "plan True"
+    [parse] = [line for line in lines if line.startswith("parse operator")]
+    assert parse.startswith("parse operator strange (Foo): INVALID_NODE"), lines
+    assert "stranger (Bar)" in parse
+    # What is left are the calls of versions before 8.5.
+    [unknown] = [line for line in lines if line.startswith("unknown")]
+    old = (
+        "execute_async_v2",
+        "get_binding_dtype",
+        "get_binding_name",
+        "get_binding_shape",
+        "num_bindings",
+        "set_binding_shape",
+    )
+    assert unknown == f"unknown {list(old)}"
+    if not lines[0].startswith("probe"):
+        assert sum("cudaErrorInsufficientDriver" in line for line in lines if line.startswith("called")) == 3, lines
+
+
+def _part(name: str) -> contract.Part:
+    from tests.saboteurs import frame
+
+    graph = next(one for one in frame.brief().bundle.graphs if one.id == "torchscript/unified/fp32/op17")
+    return graph.part(name)
+
+
+def _foreign(folder: Path) -> contract.Part:
+    """A model of two operators that nobody knows."""
+    ports = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch"]) for name in "xz"]
+    nodes = [make.make_node("Foo", ["x"], ["y"], name="strange"), make.make_node("Bar", ["y"], ["z"], name="stranger")]
+    model = make.make_model(
+        make.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=[make.make_opsetid("", 13)], ir_version=7
+    )
+    onnx.save(model, folder / "foreign.onnx")
+    port = contract.Port("x", "float32", ("batch",))
+    return contract.Part("encoder", str(folder / "foreign.onnx"), (port,), ())
