@@ -88,13 +88,13 @@ class _Program(contract.Program):
             raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
 
     def placement(self) -> "contract.Placement | None":
-        try:
-            known = self.compiled.get_property("SUPPORTED_PROPERTIES")
-        except TypeError:  # 2022.1 has the list and cannot hand it over to Python
-            known = []
+        known = self.compiled.get_property("SUPPORTED_PROPERTIES")
         if "INFERENCE_PRECISION_HINT" not in known:
             return contract.Placement("cpu", "fp32", "this version's CPU plugin computes in f32 unless told otherwise")
-        hint = self.compiled.get_property("INFERENCE_PRECISION_HINT")
+        try:
+            hint = self.compiled.get_property("INFERENCE_PRECISION_HINT")
+        except TypeError:  # 2022.1 has the hint and cannot hand it over to Python: nothing proves the precision
+            return None
         name = hint.get_type_name() if hasattr(hint, "get_type_name") else str(hint)
         if "EXECUTION_DEVICES" in known:
             devices = self.compiled.get_property("EXECUTION_DEVICES")

@@ -156,7 +156,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Shares out whole cells: a cell's checks are answers of one replay."""
     if SHARED not in config.stash or config.option.dist != "load":
         return None
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+    from xdist.scheduler import LoadScopeScheduling
 
     class ByCell(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
