@@ -60,10 +60,6 @@ class Lab:
         for name, module in (("pytest", "pytest"), ("conform", "harness.cli")):
             (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
             (programs / name).chmod(0o755)
-        if "report" not in cli._parser()._subparsers._group_actions[0].choices:  # type: ignore[union-attr]
-            (programs / "conform").write_text(
-                f'#!/bin/sh\n[ "$1" = report ] || exec {sys.executable} -m harness.cli "$@"\n'
-            )
         (root / "policy.toml").write_text(POLICY)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_"))},
