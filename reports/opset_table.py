@@ -89,7 +89,7 @@ CLAIMS = (
         "OpenVINO 2022.3",
         _spread(_12_16="✅", _17="❌"),
         ((OLD_OPENVINO, "split"), (OLD_OPENVINO, "unified")),
-        {17: "Not refused: the process dies of a segmentation fault while it compiles the graph."},
+        {17: "Not refused: the process dies of a segmentation fault."},
     ),
     Claim("TensorRT 8.4", _spread(_12_15="✅", _16="⚠️", _17="❌"), (), {}),
 )
@@ -116,7 +116,8 @@ def claims(made: matrix.Matrix) -> list[tuple[Claim, int, str, str, str]]:
 
 def _symbol(made: matrix.Matrix, opset: int, runtime: str, layout: str) -> str:
     for (line, column), entry in made.entries.items():
-        if (line.opset, column.runtime, column.layout) == (opset, runtime, layout) and line.exporter != "dynamo":
+        named = f"{column.backend}@{column.version}"
+        if (line.opset, named, column.layout) == (opset, runtime, layout) and line.exporter != "dynamo":
             return entry.symbol
     raise ValueError(f"no row of {runtime} {layout} at opset {opset}; measure it first")
 
@@ -162,7 +163,7 @@ def _words(made: matrix.Matrix) -> list[verdict.Word]:
 
 
 def _only(made: matrix.Matrix, runtimes: Iterable[str]) -> matrix.Matrix:
-    kept = [column for column in made.columns if column.runtime in runtimes]
+    kept = [column for column in made.columns if f"{column.backend}@{column.version}" in runtimes]
     entries = {place: entry for place, entry in made.entries.items() if place[1] in kept}
     return matrix.Matrix(kept, sorted({line for line, _ in entries}), entries, [])
 
