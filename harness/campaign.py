@@ -20,7 +20,7 @@ from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
 from harness.replay.trace import CHECKS as FORCED
-from harness.rows import Row, Writer, is_fake, read
+from harness.rows import Row, Writer, is_fake, read, seen_status
 from harness.text import Scorer, complete
 
 
@@ -215,7 +215,7 @@ class Campaign:
         idle = self._never_ran(target, graph)
         if wanted == ["cost"] and idle:
             message = f"not measured: {idle.message}"
-            self._record(Row("cost", _seen(idle), idle.stage, idle.kind, message=message), target, graph)
+            self._record(Row("cost", seen_status(idle), idle.stage, idle.kind, message=message), target, graph)
             return
         numeric = [check for check in NUMERIC if check in wanted or (check == "tokens" and "text" in wanted)]
         for row in self._attempts(target, graph, numeric):
@@ -254,7 +254,7 @@ class Campaign:
 
     def _text(self, tokens: Row) -> Row:
         if tokens.compared == 0 or not tokens.series:
-            return Row("text", _seen(tokens), tokens.stage, tokens.kind, message=f"no text: {tokens.message}")
+            return Row("text", seen_status(tokens), tokens.stage, tokens.kind, message=f"no text: {tokens.message}")
         with self._scoring:
             return complete(self._scorer, tokens, str(self.options.results))
 
@@ -308,7 +308,7 @@ class Campaign:
         if last.check == "cost":
             return f"{last.target.selector.text}: costs measured"
         with self._lock:
-            counts = Counter(_seen(row) for row in self.rows if row.backend == last.target.selector.name
+            counts = Counter(seen_status(row) for row in self.rows if row.backend == last.target.selector.name
                              and (not last.target.probe or row.version == last.target.probe.version))  # fmt: skip
             left = sum(len(checks - set(self._answers.get(cell, ()))) for cell, checks in self._asked.items())
         words = ", ".join(f"{counts[status]} {status}" for status in verdict.SEVERITY if counts[status])
@@ -372,11 +372,6 @@ def _meet(number: int, worker: Worker) -> Found:
     if number >= cores():
         worker.stop()
     return found
-
-
-def _seen(row: Row) -> str:
-    """The status under an expectation's."""
-    return str(row.detail.get("expected", {}).get("seen", row.status))
 
 
 def as_asked(selector: select.Selector, found: Found) -> Found:

@@ -17,10 +17,9 @@ import numpy as np
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import completed
-from harness.rows import Row, RowsError
+from harness.rows import Row, RowsError, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
-from reports.matrix import seen_status
 from reports.policy import COSTS, METHODS, Policy, Text, Waiver, matches
 
 OF_PYTORCH = tuple(check for check in verdict.CHECKS if check not in ("artifact", "placement", "cost"))

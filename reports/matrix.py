@@ -15,7 +15,7 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, is_fake, read_all
+from harness.rows import Row, RowsError, is_fake, read_all, seen_status
 
 WIDTH = 80
 
@@ -93,11 +93,6 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 def _asked(row: Row) -> str:
     """What was asked for where nothing was found: a backend, or a version of it."""
     return f"{row.backend}@{row.version}" if row.version else row.backend
-
-
-def seen_status(row: Row) -> str:
-    """The status that was seen: an expected failure is still a failure in the table."""
-    return str(row.detail["expected"]["seen"]) if row.status in ("XFAIL", "XPASS") else row.status
 
 
 def build(rows: Iterable[Row]) -> Matrix:

@@ -17,8 +17,7 @@ from packaging.version import InvalidVersion, Version
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import complete
-from harness.rows import Row, RowsError
-from reports.matrix import seen_status
+from harness.rows import Row, RowsError, seen_status
 
 
 class Column(NamedTuple):

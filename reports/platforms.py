@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.judge import verdict
-from harness.rows import Row
-from reports.matrix import newest, seen_status
+from harness.rows import Row, seen_status
+from reports.matrix import newest
 
 JETSONS = ("orin", "xavier", "thor", "tegra", "jetson")
 X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA, OTHER = (

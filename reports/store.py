@@ -31,8 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.judge import verdict
-from harness.rows import FIELDS, SCHEMA, Row, RowsError, read_lines
-from reports.matrix import seen_status
+from harness.rows import FIELDS, SCHEMA, Row, RowsError, read_lines, seen_status
 
 WORD = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {str: WORD, int: pa.int64(), float: pa.float64(), int | None: pa.int64(), float | None: pa.float64()}
