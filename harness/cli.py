@@ -268,7 +268,7 @@ def _explain(options: argparse.Namespace) -> int:
 def _expectations(options: argparse.Namespace) -> int:
     from harness import expect
     from harness.expectations import ExpectationError
-    from reports.matrix import newest
+    from harness.rows import newest
 
     try:
         changes = expect.proposals(newest(row for _, row in read_all(options.results)))

@@ -26,7 +26,7 @@ def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
         try:
             questions = [one for one in campaign.questions() if one.cell == str(cell)]
             if not questions:
-                raise ValueError("; ".join(campaign.absences()) or f"this box makes no cell {cell}, but "
+                raise ValueError("; ".join(campaign.absences().values()) or f"this box makes no cell {cell}, but "
                                  f"{', '.join(sorted({one.cell for one in campaign.questions()}))}")  # fmt: skip
             campaign.only(questions)
             return [campaign.ask(question) for question in questions]

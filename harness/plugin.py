@@ -231,7 +231,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
             running.ask(question)
     if running.all_absent and not running.options.allow_absent and not running.options.shared:
-        raise pytest.UsageError("; ".join(running.absences()))
+        raise pytest.UsageError("; ".join(running.absences().values()))
 
 
 def _question(item: pytest.Item | None) -> "Question | None":

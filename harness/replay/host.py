@@ -31,11 +31,16 @@ class Limits:
 
 @dataclass
 class Found:
-    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set."""
+    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set.
+
+    ``depth``: the deepest stage that it can reach here; ``missing`` (reason, remedy): what it lacks to go deeper.
+    """
 
     probe: Optional[Probe] = None
     absent: Optional[Dict[str, str]] = None
     failure: Optional[Row] = None
+    depth: str = "run"
+    missing: Optional[Dict[str, str]] = None
 
 
 class Died(Exception):
@@ -99,7 +104,7 @@ class Worker:
             self.stop()
             return Found(absent=said["absent"])
         if "probe" in said:
-            return Found(probe=Probe(**said["probe"]))
+            return Found(probe=Probe(**said["probe"]), depth=said["depth"], missing=said["missing"])
         log = self._tail()
         self.stop()
         return Found(
