@@ -121,6 +121,7 @@ class Backend(abc.ABC):
     """One runtime on one device of this box."""
 
     capabilities: Capabilities = Capabilities()
+    modes: Optional[Tuple[str, ...]] = ()  # words that may follow the selector's colon; None: the runtime is asked
 
     def __init__(self, provider: Optional[str] = None) -> None:
         """``provider`` is the part of the selector after the colon (``ort:PROVIDER``), or None."""
