@@ -122,6 +122,7 @@ class Backend(abc.ABC):
 
     capabilities: Capabilities = Capabilities()
     missing: Optional[Absent] = None  # what a backend that is here lacks to go beyond its deepest stage
+    modes: Optional[Tuple[str, ...]] = ()  # words that may follow the selector's colon; None: the runtime is asked
 
     def __init__(self, provider: Optional[str] = None) -> None:
         """``provider`` is the part of the selector after the colon (``ort:PROVIDER``), or None."""

@@ -81,7 +81,10 @@ class Worker:
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
-        """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered."""
+        """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered.
+
+        Raises UnknownBackend for a mode that the adapter does not have.
+        """
         if self._found is None:
             self._found = self._greet()
         return self._found
@@ -100,6 +103,9 @@ class Worker:
             )
         except OSError as error:
             return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+        if "unknown" in said:
+            self.stop()
+            raise select.UnknownBackend(said["unknown"])
         if "absent" in said:
             self.stop()
             return Found(absent=said["absent"])

@@ -72,8 +72,14 @@ def _folder(module: str) -> Optional[str]:
 
 
 def load(selector: Selector) -> Backend:
-    """Import and construct the adapter; whatever that raises is the caller's to report."""
-    backend = getattr(importlib.import_module(selector.module), selector.attribute)(selector.provider)
+    """Import and construct the adapter; whatever that raises is the caller's to report. UnknownBackend for a word after
+    the colon that the adapter does not know: that is no absence.
+    """
+    made = getattr(importlib.import_module(selector.module), selector.attribute)
+    if selector.provider and made.modes is not None and selector.provider not in made.modes:
+        has = f"its modes: {', '.join(made.modes)}" if made.modes else "it has none"
+        raise UnknownBackend(f"--backend={selector.text}: there is no mode {selector.provider!r}; {has}")
+    backend = made(selector.provider)
     if not isinstance(backend, Backend):
         raise TypeError(f"{selector.text} is not a backends.contract.Backend")
     return backend

@@ -4,7 +4,7 @@ The answers go out on the original standard output; what a runtime prints to eit
 keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...},
 "alone": bool}`` for a cell,
 ``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers: ``probe`` (with ``depth``, and what
-is ``missing`` to go deeper), ``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each
+is ``missing`` to go deeper), ``absent``, ``unknown`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each
 request.
 """
 
@@ -40,6 +40,9 @@ def serve(path: str, selector: select.Selector) -> int:
             raise TypeError(f"probe() gave {probe!r}, not a Probe of three words without a slash")
     except Absent as absent:
         _say(wire, absent={"reason": absent.reason, "remedy": absent.remedy})
+        return 0
+    except select.UnknownBackend as unknown:
+        _say(wire, unknown=str(unknown))
         return 0
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row
         traceback.print_exc()
