@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from backends.contract import STAGES, Absent, Backend, Part, Program, StageError
+from backends.contract import STAGES, Absent, Backend, Part, Probe, Program, StageError
 
 LAST = 12
 """Lines of a stage's log that a row keeps."""
@@ -40,10 +40,12 @@ class Engine(NamedTuple):
 class Staged(Backend):
     """A backend that turns a part into an engine and loads that; ``compile`` is ready-made, the three stages are not.
 
-    ``toolkit`` is the version of the compiler where it has one of its own. ``cached = False``: the engine means nothing
-    without the process that built it, as in a simulator that is part of the compiler.
+    ``found`` is what ``probe`` gave, which sets it. ``toolkit`` is the version of the compiler where it has one of its own.
+    ``cached = False``: the engine means nothing without the process that built it, as in a simulator that is part of the
+    compiler.
     """
 
+    found: Probe
     toolkit = ""
     cached = True
 
@@ -115,12 +117,10 @@ class Staged(Backend):
 
     def _place(self, part: Part, options: Dict[str, Any]) -> Tuple[str, Dict[str, Any]]:
         """The folder of a part's engine, and all that the engine depends on."""
-        self._probed = getattr(self, "_probed", None) or self.probe()  # type: Probe
-        version, device, precision = self._probed.version, self._probed.device, self._probed.precision
         sources = (getattr(sys.modules.get(one.__module__), "__file__", None) for one in type(self).__mro__)
         recipe = {
             "backend": f"{type(self).__module__}:{type(self).__name__}", "provider": self.provider, "part": part.name,
-            "runtime": version, "toolkit": self.toolkit, "device": device, "precision": precision, "options": options,
+            **vars(self.found), "toolkit": self.toolkit, "options": options,
             "adapter": _digest([source for source in sources if source]), "model": _model(part.path),
         }  # fmt: skip
         plain = json.loads(json.dumps(recipe, sort_keys=True, default=str))

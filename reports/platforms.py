@@ -55,11 +55,10 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
     for row in newest(rows):
         if row.cell:
             cells.setdefault((row.cell, row.box, row.bundle), []).append(row)
-    # What a simulator said stands on a line of its own, and so does what was built and not run.
-    groups: dict[tuple[str, str, str], list[list[Row]]] = {}
+    groups: dict[tuple[str, str, bool], list[list[Row]]] = {}
     for found in cells.values():
-        apart = "" if depth(found) not in ("parsed", "built", "simulated") else depth(found)
-        groups.setdefault((platform(found), f"{found[0].backend}@{found[0].version}", apart), []).append(found)
+        simulated = is_simulated(found[0].device)  # never on the line of the device itself
+        groups.setdefault((platform(found), f"{found[0].backend}@{found[0].version}", simulated), []).append(found)
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
     return [
         _line(*place[:2], groups[place]) for place in sorted(groups, key=lambda place: (order[place[0]], *place[1:]))
