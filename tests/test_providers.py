@@ -165,7 +165,8 @@ def _cell(
 PLACES = [
     (_cell("cpu", cpu=("avx2",)), platforms.X86), (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
     (_cell("nvidia-h200", "tensorrt"), platforms.GPU), (_cell("orin", "tensorrt"), platforms.JETSON),
-    (_cell("cuda", "ort"), platforms.GPU), (_cell("ascend310p3", "cann"), platforms.ASCEND),
+    (_cell("cuda", "ort"), platforms.GPU), (_cell("no-gpu", "tensorrt_rtx"), platforms.GPU),
+    (_cell("ascend310p3", "cann"), platforms.ASCEND),
     (_cell("vitisai", "ort"), platforms.FPGA), (_cell("cpu"), platforms.OTHER),
 ]  # fmt: skip
 
@@ -180,6 +181,23 @@ def test_a_row_is_placed_on_its_platform(row: Row, place: str) -> None:
         "a-box",
         "2026-01-02",
     )
+
+
+def test_a_simulator_has_a_line_of_its_own() -> None:
+    lines = platforms.reached([_cell("rk3588", "rknn"), _cell("simulator-rk3588", "rknn")])
+    assert [(line.platform, line.depth) for line in lines] == [
+        (platforms.RK3588, "ran"),
+        (platforms.RK3588, "simulated"),
+    ]
+    assert [line.cells for line in lines] == ["1 ✅", "1 🧪"]
+
+
+def test_what_was_built_is_told_beside_what_was_refused() -> None:
+    built, refused = _cell("no-gpu", "tensorrt_rtx"), _cell("no-gpu", "tensorrt_rtx")
+    built.status, built.stage, built.kind, built.compared = "ABSENT", "build", "built", 0
+    refused.status, refused.stage, refused.kind, refused.cell = "UNSUPPORTED", "parse", "opset", built.cell + "9"
+    (line,) = platforms.reached([built, refused])
+    assert (line.depth, line.cells) == ("built", "1 🔨 1 🚫")
 
 
 def test_platforms_that_nobody_ran_are_shown() -> None:
