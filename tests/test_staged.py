@@ -119,6 +119,9 @@ def test_what_an_engine_depends_on_is_in_its_key(part: contract.Part, make: Any,
     assert _built(part, make, **options) != _built(part)
     assert _built(part, make, **options) == _built(part, make, **options)
     assert _built(replace(part, name="encoder")) != _built(part)
+    fixed = replace(part, inputs=(contract.Port("x", "float32", (1,)),))
+    assert _built(fixed) != _built(replace(part, inputs=(contract.Port("x", "float32", ("batch",)),)))
+    assert _built(part, threads=2) == _built(part), "how many threads run it is nothing to its engine"
 
 
 def _cut(place: Path) -> None:
