@@ -315,6 +315,16 @@ def test_a_run_that_only_built_exits_like_one_of_an_absent_backend(tmp_path: Pat
         assert "compared nothing" not in done.stdout
 
 
+def test_without_pytest_it_ends_like_an_absent_backend_too(tmp_path: Path) -> None:
+    wish = ("--backend", "tests.compilers:Builds", *ONE, "--results", str(tmp_path))
+    done = helpers.run("harness.replay", str(helpers.EMBEDDED), *wish)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: tests.compilers:Builds goes no further than build: no fake board is plugged in; plug one in\n"
+    )
+    assert {(row["status"], row["kind"]) for row in helpers.rows_in(tmp_path)} == {("ABSENT", "built")}
+
+
 def test_processes_that_share_a_run_agree_that_it_only_built(tmp_path: Path) -> None:
     wish = ("--backend=tests.compilers:Builds,ort", "--opset=17", "-k", "kv_shape", "--allow-absent", "-n", "2")
     done = helpers.conformance(tmp_path, *wish)
