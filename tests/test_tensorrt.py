@@ -1,5 +1,6 @@
 """The TensorRT adapter on a named fake: every version's API, absences, refusals, and planted mistakes."""
 
+import gc
 import subprocess
 from pathlib import Path
 
@@ -132,6 +133,29 @@ def test_a_full_device_is_a_clear_failure_and_leaks_nothing(hidden: tuple[str, .
     assert rows["kv_values"].status == "FAIL"
     said = " ".join(row.message for row in rows.values())
     assert "cudaErrorMemoryAllocation" in said or "out of memory" in said
+
+
+def test_a_stream_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with faked.fakes():
+        from cuda.bindings import runtime
+
+        monkeypatch.setattr(runtime, "cudaStreamCreate", lambda: (runtime.cudaError_t.cudaErrorMemoryAllocation, None))
+        with pytest.raises(RuntimeError, match="cudaStreamCreate: cudaErrorMemoryAllocation"):
+            adapter.Backend().probe()
+        gc.collect()  # what was half made must go without an error of its own
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_failing_run_is_told_though_nothing_can_be_freed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the device is sticky: every call after it fails, and what failed first is the news."""
+    with faked.fakes() as device:
+        from cuda.bindings import runtime
+
+        lost = runtime.cudaError_t.cudaErrorIllegalAddress
+        monkeypatch.setattr(runtime, "cudaStreamSynchronize", lambda stream: (lost,))
+        monkeypatch.setattr(runtime, "cudaFree", lambda memory: (lost,))
+        rows, _ = faked.replay(device, adapter)
+    assert "cudaStreamSynchronize: cudaErrorIllegalAddress (700)" in rows["encoder"].message
 
 
 NAMED, NUMBERED = "8.5.3", "8.4.1"
