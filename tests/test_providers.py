@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import onnx
 import pytest
 
 from harness.campaign import Campaign
@@ -92,7 +91,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _few_rows(folder: Path) -> Path:
-    lines = (helpers.ROOT / "corpora" / "corpus.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = (helpers.CORPUS).read_text(encoding="utf-8").splitlines(keepends=True)
     place = folder / "few.tsv"
     place.write_text("".join(lines[:13]), encoding="utf-8")
     return place
@@ -123,23 +122,13 @@ def test_what_the_cpu_does_beside_a_provider_is_in_the_device(tmp_path: Path, ha
 
 def test_a_part_of_fixed_sizes_runs_whole_on_the_emulated_npu(tmp_path: Path) -> None:
     """QNN takes a graph without dynamic dimensions whole: no node is left to the CPU, and the numbers are those of fp16."""
-    place = tmp_path / "fixed.onnx"
-    _fixed(place, batch=2, source=7)
-    device, evidence, gap = _in("qnn", _FIXED.format(path=str(place)))
+    encoder = helpers.golden().bundle.graphs[0].part("encoder")
+    part = helpers.fixed(encoder, tmp_path, batch=2, source=7)
+    device, evidence, gap = _in("qnn", _FIXED.format(path=part.path))
     assert device == "simulator-qnn-htp"
     assert evidence.startswith("simulator-qnn-htp assignment info: QNNExecutionProvider ")
     assert "CPUExecutionProvider" not in evidence
     assert 1e-5 < float(gap) < 0.02, "the lower bound: as exact as float32 is, no fp16 is"
-
-
-def _fixed(place: Path, **sizes: int) -> None:
-    """The embedded encoder with its dynamic dimensions made fixed ones."""
-    model = onnx.load(helpers.EMBEDDED / "torchscript-split-fp32-op17-encoder.onnx")
-    for port in (*model.graph.input, *model.graph.output):
-        for dim in port.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_value = sizes[dim.dim_param]
-    onnx.save(model, place)
 
 
 @pytest.mark.parametrize("name, provider", [("openvino", "openvino"), ("qnn", "qnn_mixed")])
