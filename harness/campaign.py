@@ -14,7 +14,7 @@ from backends.contract import Probe
 from harness import expectations, preflight
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
-from harness.launch import EMBEDDED, Launch, cores
+from harness.launch import EMBEDDED, Launch, cores, shares
 from harness.outcome import Outcome
 from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
@@ -98,7 +98,8 @@ class Campaign:
     @property
     def side_by_side(self) -> bool:
         """Whether several workers run at once. What a decode costs is then measured at the end, one worker at a time."""
-        return cores() > 1 and sum(target.probe is not None for target in self.targets) > 1
+        here = sum(target.probe is not None for target in self.targets)
+        return cores() > 1 and here > 1 and not self.options.shared
 
     @cached_property
     def writer(self) -> Writer:
@@ -178,15 +179,33 @@ class Campaign:
         try:
             numeric = set(verdict.CHECKS) - ({"cost"} if self.side_by_side else set())
             here = [target for target in self.targets if target.probe]
-            with ThreadPoolExecutor(cores()) as pool:
-                for done in [pool.submit(self._run, target, numeric, self.graphs) for target in here]:
+            free = shares(len(here))
+            with ThreadPoolExecutor(max(1, len(free))) as pool:
+                for done in [pool.submit(self._run_beside, target, numeric, free) for target in here]:
                     done.result()
-            for target in here:
+            for target in here if self.side_by_side else ():
                 self._run(target, {"cost"}, self.graphs)
         except BaseException as error:  # noqa: BLE001 - it is the asking thread's to raise
             with self._lock:
                 self._broken = error
                 self._lock.notify_all()
+
+    def _run_beside(self, target: Target, checks: set[str], free: list[frozenset[int]]) -> None:
+        """Run a target on one of the free shares of the processors, and give that back."""
+        with self._lock:
+            share = target.worker.share if target.worker.share in free else free[-1]
+            free.remove(share)
+        if target.worker.share != share:
+            target.worker.stop()
+            target.worker.share = share
+        try:
+            self._run(target, checks, self.graphs)
+        finally:
+            if self.side_by_side:
+                target.worker.stop()  # its memory is the next one's
+                target.worker.share = frozenset()
+            with self._lock:
+                free.append(share)
 
     def _run(self, target: Target, checks: set[str], graphs: Sequence[Graph]) -> None:
         """Answer those of the checks that were asked, cell after cell."""
@@ -199,8 +218,6 @@ class Campaign:
             with self._lock:
                 self._over |= {(cell, check) for check in checks}
                 self._lock.notify_all()
-        if self.side_by_side and not self.options.shared:
-            target.worker.stop()  # its memory is the next one's
 
     def _replay(self, target: Target, graph: Graph, wanted: list[str]) -> None:
         artifact = preflight.check(self.bundle, graph)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.cell import span
-from harness.launch import EMBEDDED, Launch, Options
+from harness.launch import EMBEDDED, Launch, Options, cores, shares
 from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
 
@@ -110,6 +110,7 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
     backends = [text.strip() for text in wish.backend.split(",") if text.strip()]
     if not backends:
         raise pytest.UsageError("--backend= names no backend; give one, e.g. --backend=ort")
+    other = getattr(config, "workerinput", None)  # of a process of pytest-xdist
     options = Options(
         backends,
         wish.bundle,
@@ -122,7 +123,8 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
         wish.resume,
         wish.allow_absent,
         wish.exporter,
-        shared=hasattr(config, "workerinput"),
+        shared=bool(other),
+        share=shares(other["workercount"])[int(other["workerid"][2:]) % cores()] if other else frozenset(),
     )
     try:
         if getattr(wish, "numprocesses", None) and not options.shared:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence
 
 from backends.contract import Probe
 from harness.replay import select
@@ -54,6 +54,8 @@ class Worker:
         self.selector = selector
         self.limits = limits
         self.python = python or sys.executable
+        self.share: FrozenSet[int] = frozenset()
+        """Processors that the worker may use while others run beside it; empty: all. For the next start."""
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._buffer = b""
         self._log: Any = None
@@ -71,6 +73,8 @@ class Worker:
             self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
+        if self.share and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self._process.pid, self.share)
 
     def _command(self) -> List[str]:
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
@@ -110,6 +114,8 @@ class Worker:
         self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any], alone: bool = True
     ) -> Iterator[Row]:
         """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
+        if self.share:  # some runtimes do not look at what they may use
+            options = {"threads": len(self.share), **options}
         request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
         return self._ask(request, checks)
 
