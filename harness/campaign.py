@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from backends.contract import Probe
-from harness import expectations, preflight
+from harness import expectations, preflight, reuse
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
 from harness.launch import EMBEDDED, Launch, cores, shares
@@ -70,14 +70,23 @@ class Campaign:
             if not self.graphs:
                 raise BundleError(f"{self.bundle.short} has no such graph; {self._offer()}")
             self._scorer, self._scoring = Scorer(self.bundle), threading.Lock()
-            with ThreadPoolExecutor(cores()) as pool:
+            with ThreadPoolExecutor(cores() + 1) as pool:
+                sources = pool.submit(reuse.sources)
                 found = list(pool.map(_meet, range(len(launch.workers)), launch.workers))
             for selector, worker, one in zip(launch.selectors, launch.workers, found, strict=True):
                 self._add(selector, worker, one)
         except BaseException:
             launch.stop()
             raise
+        self.conditions = {
+            reuse.name_of(target.selector.name, target.probe.version): reuse.condition(
+                self.bundle.hash, sources.result(), target.found.surroundings
+            )
+            for target in self.targets
+            if target.probe and target.selector.folder is None  # else the adapter is no source of this checkout
+        }
         self.rows: list[Row] = []
+        self.reused = 0
         self._asked: dict[str, set[str]] = {}
         self._answers: dict[str, dict[str, Row]] = {}
         self._over: set[tuple[str, str]] = set()  # cell and check: whatever was to be answered has been
@@ -105,7 +114,7 @@ class Campaign:
     def writer(self) -> Writer:
         """Made when there is something to write to: collecting alone leaves no file behind. Raises OSError."""
         asked = {**self.options.asked(), "bundle": self.bundle.short}
-        return Writer(str(self.options.results), asked, self.options.resume)
+        return Writer(str(self.options.results), asked, self.options.resume, self.conditions)
 
     def _wanted(self, graph: Graph) -> bool:
         options = self.options
@@ -127,14 +136,15 @@ class Campaign:
         return f"{words} are there, not in every combination"
 
     def _take_up(self, rows: Iterable[Row]) -> None:
-        """Rows of the interrupted run are answers; a later attempt replaces an earlier one."""
+        """Rows of earlier runs are answers to what is asked; a later attempt replaces an earlier one."""
         targets = {target.selector.name: target for target in self.targets}
+        found: dict[tuple[str, str], Row] = {}
         for row in rows:
-            if row.backend in targets and row.cell:
-                self._answers.setdefault(row.cell, {})[row.check] = row
-        for answers in self._answers.values():
-            for row in answers.values():
-                self._count(row, targets[row.backend])
+            if row.check in self._asked.get(row.cell, ()) and row.check not in self._answers.get(row.cell, ()):
+                found[row.cell, row.check] = row
+        for (cell, check), row in found.items():
+            self._answers.setdefault(cell, {})[check] = row
+            self._count(row, targets[row.backend])
 
     def questions(self) -> list[Question]:
         """Everything that can be asked, cell after cell."""
@@ -147,9 +157,13 @@ class Campaign:
         return sorted(asked, key=lambda one: one.check == "cost") if self.side_by_side else asked
 
     def only(self, questions: Iterable[Question]) -> None:
-        """Say which questions were selected, and begin. Raises OSError when no row can be written."""
+        """Say which questions were selected, and begin. Raises OSError when no row can be written, and RowsError when an
+        earlier run's cannot be read."""
         for question in questions:
             self._asked.setdefault(question.cell, set()).add(question.check)
+        if self._asked and self.options.reuse:
+            self._take_up(reuse.settled(self.options.results, self.conditions))
+            self.reused = len(self.rows)
         if self._asked and self.writer.resumed:
             self._take_up(read(self.writer.path))
         if not self.options.shared:
@@ -343,6 +357,7 @@ class Campaign:
             self.absences(),
             self._unmatched(),
             self.writer.resumed if self.options.resume else None,
+            self.reused,
         )
 
     def absences(self) -> list[str]:

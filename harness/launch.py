@@ -30,6 +30,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     results: Path = Path("results")
     resume: bool = False
+    reuse: bool = False
     allow_absent: bool = False
     exporter: str | None = None
     shared: bool = False

@@ -31,11 +31,15 @@ class Limits:
 
 @dataclass
 class Found:
-    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set."""
+    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set.
+
+    ``surroundings``: its interpreter, packages and processor, in words.
+    """
 
     probe: Optional[Probe] = None
     absent: Optional[Dict[str, str]] = None
     failure: Optional[Row] = None
+    surroundings: str = ""
 
 
 class Died(Exception):
@@ -103,7 +107,7 @@ class Worker:
             self.stop()
             return Found(absent=said["absent"])
         if "probe" in said:
-            return Found(probe=Probe(**said["probe"]))
+            return Found(probe=Probe(**said["probe"]), surroundings=said["surroundings"])
         log = self._tail()
         self.stop()
         return Found(
