@@ -49,7 +49,7 @@ def test_pytest_help_has_the_options_and_an_example() -> None:
     assert done.returncode == 0
     assert "example: pytest --backend=" in " ".join(done.stdout.split())
     for option in ("backend", "bundle", "opset", "layout", "precision", "backend-python", "cell-timeout", "memory-limit",
-                   "results", "resume", "allow-absent", "exporter"):  # fmt: skip
+                   "results", "resume", "reuse", "allow-absent", "exporter"):  # fmt: skip
         assert f"--{option}" in done.stdout
 
 
