@@ -91,6 +91,23 @@ def test_an_interpreter_loads_and_does_nothing_else() -> None:
     assert stages == [("encoder", "load"), ("step", "load"), ("", "run")]
 
 
+@pytest.mark.parametrize(
+    "make, status, effective", [(compilers.Runs, "PASS", "fp32"), (compilers.Lowers, "FAIL", "fp16")]
+)
+def test_the_placement_row_says_what_was_requested_and_what_it_was(make: Any, status: str, effective: str) -> None:
+    row = helpers.judge(make(), of=frame.brief(), checks=("placement",))["placement"]
+    assert row.status == status
+    assert row.detail["precision"] == {"requested": "fp32", "effective": [effective]}
+
+
+def test_a_precision_that_the_adapter_lacks_is_refused_with_those_it_has() -> None:
+    backend = compilers.Runs()
+    backend.capabilities = replace(backend.capabilities, dtypes=frozenset({"float16", "int64"}))
+    row = helpers.judge(backend, of=frame.brief(), checks=("logits",))["logits"]
+    assert (row.status, row.kind, backend.did) == ("UNSUPPORTED", "dtype", [])
+    assert row.message.endswith(" is float32; the adapter takes float16, int64")
+
+
 def test_two_models_of_one_name_share_nothing(tmp_path: Path) -> None:
     one, same = _part(tmp_path / "one"), _part(tmp_path / "same")
     graph, weights = _part(tmp_path / "graph", b"another weights.bin"), _part(tmp_path / "weights", weights=b"others")
