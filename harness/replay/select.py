@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Optional
 from backends.contract import Backend
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-NOT_ADAPTERS = ("__init__", "contract", "cuda", "providers")
+NOT_ADAPTERS = ("__init__", "contract", "cuda", "providers", "words")
 FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:@(?P<version>[\w.]+))?(?::(?P<provider>\w+))?\Z")
 
 
