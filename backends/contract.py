@@ -1,8 +1,8 @@
 """The contract between the harness and a runtime: what an adapter gets, gives and raises.
 
 An adapter is one file in this folder whose stem is its ``--backend`` name and which defines a class
-``Backend(contract.Backend)``; any other class is selected as ``module:Class``. This file and every adapter
-run in a worker process on Python 3.8 or later with numpy and one runtime, so they import nothing else.
+``Backend(contract.Backend)``; any other class is selected as ``module:Class``. All of it runs in a worker process
+on Python 3.8 or later with numpy and one runtime, and imports nothing else.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional,
 if TYPE_CHECKING:
     import numpy as np
 
-Dim = Union[int, str]
-"""A fixed size, or the name of a dynamic one: ``batch``, ``source`` (encoder length), ``past``, ``total``."""
-
+Dim = Union[int, str]  # a fixed size, or the name of a dynamic one: batch, source (encoder length), past, total
 STAGES = ("parse", "build", "load", "run")
 KINDS = ("opset", "ir", "operator", "shape", "dtype", "other")
 
@@ -67,6 +65,7 @@ class Capabilities:
 
     An empty ``opsets`` means that the runtime itself is asked, and its refusal is the answer. ``knobs`` maps a
     setting that may change results to the options that turn it: it is what blame tries on a failed cell.
+    ``deepest_stage``, one of STAGES, is how far this box can take a part; short of ``run`` see `staged`.
     """
 
     opsets: Tuple[int, ...] = ()
@@ -79,12 +78,15 @@ class Capabilities:
 
 
 class Absent(Exception):
-    """The package or the hardware is not on this box. ``remedy`` is what to install or plug in."""
+    """The package or the hardware is not on this box. ``remedy``: the line that installs it, or what to plug in."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
+        self.reason, self.remedy = reason, remedy
+
+
+class Broken(Exception):
+    """The package is here and cannot be used as it is installed: a fault of the environment, not an absence."""
 
 
 class StageError(Exception):
@@ -94,9 +96,7 @@ class StageError(Exception):
         if stage not in STAGES or kind not in KINDS:
             raise ValueError(f"unknown stage {stage!r} or kind {kind!r}; stages {STAGES}, kinds {KINDS}")
         super().__init__(f"{stage}/{kind}: {message}")
-        self.stage = stage
-        self.kind = kind
-        self.message = message
+        self.stage, self.kind, self.message = stage, kind, message
 
 
 class Program(abc.ABC):
@@ -121,10 +121,13 @@ class Backend(abc.ABC):
     """One runtime on one device of this box."""
 
     capabilities: Capabilities = Capabilities()
+    missing: Optional[Absent] = None  # what a backend that is here lacks to go beyond its deepest stage
+    modes: Optional[Tuple[str, ...]] = ()  # words that may follow the selector's colon; None: the runtime is asked
 
     def __init__(self, provider: Optional[str] = None) -> None:
         """``provider`` is the part of the selector after the colon (``ort:PROVIDER``), or None."""
         self.provider = provider
+        self.stages: List[Dict[str, Any]] = []  # what compiling went through, for the rows: see `staged`
 
     @abc.abstractmethod
     def probe(self) -> Probe:
@@ -134,12 +137,8 @@ class Backend(abc.ABC):
     def compile(self, part: Part, options: Dict[str, Any]) -> Program:
         """Make a part ready to run. ``options``: ``threads`` (int, 0: the runtime's choice) and knob settings.
 
-        Raises StageError with the stage that refused.
+        Raises StageError with the stage that refused. A runtime that builds derives from `staged.Staged` instead.
         """
-
-
-class Broken(Exception):
-    """The package is here and cannot be used as it is installed: a fault of the environment, not an absence."""
 
 
 def not_imported(package: str, error: ImportError) -> Exception:

@@ -4,7 +4,9 @@ No adapter: adapters use it. Sources: nvidia.github.io/cuda-python and documen.t
 the synchronous ones of the default stream.
 """
 
-from typing import Any
+import re
+import weakref
+from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
@@ -88,15 +90,10 @@ class PyCuda:
         import pycuda.driver as api
 
         api.init()
+        self.api, self.malloc, self.stream = api, api.mem_alloc, api.Stream
         self.gpu = api.Device(0).name() if api.Device.count() else ""
         if self.gpu:
             import pycuda.autoprimaryctx  # noqa: F401 - makes the context current
-        self.malloc, self.upload, self.download, self.stream = (
-            api.mem_alloc,
-            api.memcpy_htod,
-            api.memcpy_dtoh,
-            api.Stream,
-        )
 
     def free(self, memory: Any) -> None:
         memory.free()
@@ -117,3 +114,86 @@ class PyCuda:
 
     def end(self, stream: Any) -> None:
         """It ends with its last reference."""
+
+
+class Device:
+    """The GPU as the runs of a backend share it: one stream, and the memory of outputs, held as long as their host copies
+    live. A cache that is fed again is not uploaded again; its host copy cannot be written to, so the two stay equal.
+    """
+
+    stream: Any = None
+
+    def __init__(self, api: Any) -> None:
+        """``api``: what ``find`` gave."""
+        self.api = api
+        self.name = re.sub("[^a-z0-9]+", "-", api.gpu.lower()).strip("-")
+        self.held: Dict[int, Any] = {}  # by the id of the host copy
+        self.stream = api.stream()
+
+    def __del__(self) -> None:
+        if self.stream is not None:
+            self.api.end(self.stream)
+
+    def memory_of(self, array: np.ndarray, dtype: str) -> Any:
+        """The memory that holds the very numbers of an array, in that dtype; None where there is none."""
+        return self.held.get(id(array)) if array.dtype == dtype else None
+
+    def hold(self, array: np.ndarray, memory: Any) -> None:
+        """``memory`` is freed when the last reference to ``array``, its host copy, goes."""
+        held, free, key = self.held, self.api.free, id(array)
+        array.setflags(write=False)
+        held[key] = memory
+        weakref.finalize(array, lambda: free(held.pop(key))).atexit = False
+
+
+class Buffers:
+    """Device memory of one run's tensors: ``memory`` by name. Leaving it frees all but what outputs hold."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.api = device, device.api
+        self.memory: Dict[str, Any] = {}
+        self.own: Dict[str, Any] = {}
+        self.arrays: Dict[str, np.ndarray] = {}
+
+    def __enter__(self) -> "Buffers":
+        return self
+
+    def __exit__(self, kind: Any, failed: Any, trace: Any) -> None:
+        for memory in self.own.values():
+            try:
+                self.api.free(memory)
+            except RuntimeError:  # after a failed run every call fails: the first one's words are those to tell
+                if failed is None:
+                    raise
+
+    def feed(self, name: str, array: np.ndarray, dtype: str) -> None:
+        """Have an input on the device, in that dtype."""
+        held = self.device.memory_of(array, dtype)
+        if held is None:
+            array = np.ascontiguousarray(array, dtype)
+            self.api.upload(self._new(name, array.nbytes), array)
+        else:
+            self.memory[name] = held
+
+    def room(self, name: str, shape: Tuple[int, ...], dtype: str) -> None:
+        """Have memory for an output."""
+        array = self.arrays[name] = np.empty(shape, dtype)
+        self._new(name, array.nbytes)
+
+    def run(self, execute: Callable[[Dict[str, int], int], bool]) -> bool:
+        """Call ``execute`` with addresses by name and the stream, wait for the stream, and give its answer."""
+        addresses = {name: int(memory) for name, memory in self.memory.items()}
+        done = execute(addresses, self.api.handle(self.device.stream))
+        self.api.synchronize(self.device.stream)
+        return done
+
+    def taken(self, name: str) -> np.ndarray:
+        """The host copy of an output that was computed."""
+        array = self.arrays[name]
+        self.api.download(array, self.own[name])
+        self.device.hold(array, self.own.pop(name))
+        return array
+
+    def _new(self, name: str, size: int) -> Any:
+        self.own[name] = self.memory[name] = self.api.malloc(max(size, 1))  # an empty tensor needs an address too
+        return self.own[name]

@@ -33,10 +33,9 @@ class Backend(contract.Backend):
             "threads=1": {"threads": 1},
         },
     )
+    modes = ("cpu",)
 
     def probe(self) -> contract.Probe:
-        if self.provider not in (None, "cpu"):
-            raise contract.Absent(f"device {self.provider!r} has no adapter yet", "use --backend=openvino")
         try:
             from openvino.runtime import get_version
         except ImportError:

@@ -50,6 +50,7 @@ class Backend(contract.Backend):
             "threads=1": {"threads": 1},
         },
     )
+    modes = None
 
     def __init__(self, provider: Optional[str] = None) -> None:
         super().__init__(provider)

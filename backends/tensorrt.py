@@ -2,14 +2,12 @@
 
 ``tensorrt`` computes in float32 with TF32 off; ``tensorrt:tf32`` and ``tensorrt:fp16`` let the builder use those. Sources:
 docs.nvidia.com/deeplearning/tensorrt, Python API of 8.4, 8.5, 8.6, 10 and 11, and the migration guide to 11.
-An output stays on the device as long as its host copy lives, and is not uploaded when that copy is fed again: the cache
-of a decode moves one way only. The host copy is what is judged; it cannot be written to, so the two stay equal.
+The cache of a decode stays on the device (``cuda.Device``); its host copy is what is judged.
 """
 
 import json
 import re
-import weakref
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -18,42 +16,32 @@ from backends import contract, cuda
 # Least, usual and largest size of each dynamic dimension: the optimization profile. Marian has 512 positions.
 SIZES = {"batch": (1, 8, 64), "source": (1, 64, 512), "past": (0, 64, 512)}
 WORKSPACE = 1 << 30
+INSTALL = "pip install tensorrt; on a Jetson it comes with JetPack, make the venv with --system-site-packages"
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT32": "int32", "INT64": "int64", "INT8": "int8", "BOOL": "bool"}
-REFUSALS = [
-    ("datatype", "dtype"),
-    ("data type", "dtype"),
-    ("opset", "opset"),
-    ("ir version", "ir"),
-    ("_shape", "shape"),
-]
-REFUSALS += [("_dynamic", "shape"), ("plugin not found", "operator"), ("unsupported_node", "operator")]
-REFUSALS += [("no importer", "operator"), ("shape", "shape")]
+REFUSALS = [("datatype", "dtype"), ("data type", "dtype"), ("opset", "opset"), ("ir version", "ir")]
+REFUSALS += [("_shape", "shape"), ("_dynamic", "shape"), ("plugin not found", "operator")]
+REFUSALS += [("unsupported_node", "operator"), ("no importer", "operator"), ("shape", "shape")]
 
 
 class Backend(contract.Backend):
     """One GPU; every layer of an engine runs on it."""
 
     capabilities = contract.Capabilities(knobs={"builder_optimization_level=0": {"level": 0}})
+    modes = ("fp32", "tf32", "fp16")
 
     def probe(self) -> contract.Probe:
-        self.kept = {}  # type: Dict[int, Any]  # device memory of the outputs that live, by the id of their host copy
-        if self.provider not in (None, "fp32", "tf32", "fp16"):
-            raise contract.Absent(f"tensorrt has no mode {self.provider!r}", "use tensorrt, tensorrt:tf32 or :fp16")
         try:
             import tensorrt as trt
         except ImportError as error:
-            remedy = (
-                "pip install tensorrt; on a Jetson it comes with JetPack, make the venv with --system-site-packages"
-            )
-            raise contract.Absent(f"tensorrt cannot be imported: {error}", remedy) from error
-        self.trt, self.cuda = trt, cuda.find()
-        self.device = re.sub("[^a-z0-9]+", "-", self.cuda.gpu.lower()).strip("-")
-        return contract.Probe(contract.version_of(trt), self.device, self.provider or "fp32")
+            raise contract.Absent(f"tensorrt cannot be imported: {error}", INSTALL) from error
+        self.trt, self.gpu = trt, cuda.Device(cuda.find())
+        return contract.Probe(contract.version_of(trt), self.gpu.name, self.provider or "fp32")
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
         log = _log(self.trt)
         # A version that refuses an empty cache may still build for longer ones.
-        for least in (0, 1) if any("past" in port.shape for port in part.inputs) else (0,):
+        grows = any("past" in port.shape for port in part.inputs)
+        for least in (0, 1) if grows else (0,):
             plan = self._plan(part, options, log, {**SIZES, "past": (least, *SIZES["past"][1:])})
             if plan:
                 break
@@ -64,8 +52,8 @@ class Backend(contract.Backend):
         context = engine and engine.create_execution_context()
         if not context:
             raise contract.refusal("load", log.said, REFUSALS)
-        built = f"built for caches of {least} to {SIZES['past'][2]}"
-        return _Program(self, part, [context, engine, runtime, log], built)
+        built = f", built for caches of {least} to {SIZES['past'][2]}" if grows else ""
+        return _Program(self, [context, engine, runtime, log], built)
 
     def _plan(self, part: contract.Part, options: Dict[str, Any], log: Any, sizes: Any) -> Any:
         """The serialized engine, or None when the builder refuses. Raises StageError for what the parser refuses."""
@@ -79,12 +67,11 @@ class Backend(contract.Backend):
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector gives names alone
         config.clear_flag(trt.BuilderFlag.TF32)
         if self.provider in ("tf32", "fp16"):
-            if not hasattr(trt.BuilderFlag, self.provider.upper()):
-                words = (
-                    f"TensorRT {trt.__version__} types networks strongly: the graph says the precision, no flag does"
-                )
+            flag = getattr(trt.BuilderFlag, self.provider.upper(), None)
+            if flag is None:
+                words = f"TensorRT {trt.__version__} types networks strongly: precision is the graph's, no flag's"
                 raise contract.StageError("build", "dtype", words)
-            config.set_flag(getattr(trt.BuilderFlag, self.provider.upper()))
+            config.set_flag(flag)
         if "level" in options and hasattr(config, "builder_optimization_level"):
             config.builder_optimization_level = options["level"]
         profile = builder.create_optimization_profile()
@@ -123,93 +110,61 @@ def _parse(trt: Any, network: Any, path: str, log: Any) -> None:
 
 
 class _Program(contract.Program):
-    def __init__(self, backend: Backend, part: contract.Part, owned: List[Any], built: str) -> None:
+    def __init__(self, backend: Backend, owned: List[Any], built: str) -> None:
         """``owned``: context, engine, runtime and log, in the order in which they may go."""
-        self.backend, self.cuda, self.owned, self.built = backend, backend.cuda, owned, built
+        self.backend, self.owned, self.built = backend, owned, built
         context, engine = owned[:2]
-        self.inputs, self.stream = [port.name for port in part.inputs], self.cuda.stream()
         self.numbered = not hasattr(engine, "num_io_tensors")  # before 8.5 a tensor was a binding with a number
         if self.numbered:
-            self.names = [engine.get_binding_name(at) for at in range(engine.num_bindings)]
-            self.set_shape, self.shape, dtype = (
-                context.set_binding_shape,
-                context.get_binding_shape,
-                engine.get_binding_dtype,
-            )
+            names = [engine.get_binding_name(at) for at in range(engine.num_bindings)]
+            keys, dtype = range(len(names)), engine.get_binding_dtype
+            self.set_shape, self.shape = context.set_binding_shape, context.get_binding_shape
         else:
-            self.names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
-            self.set_shape, self.shape, dtype = (
-                context.set_input_shape,
-                context.get_tensor_shape,
-                engine.get_tensor_dtype,
-            )
-        self.key = {name: at if self.numbered else name for at, name in enumerate(self.names)}
-        self.dtypes = {name: DTYPES[dtype(self.key[name]).name] for name in self.names}
+            keys = names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
+            dtype = engine.get_tensor_dtype
+            self.set_shape, self.shape = context.set_input_shape, context.get_tensor_shape
+        self.key = dict(zip(names, keys))
+        self.dtypes = {name: DTYPES[dtype(key).name] for name, key in self.key.items()}
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        held = self.backend.kept
-        kept = {name: held[id(feeds[name])] for name in self.inputs if id(feeds[name]) in held}
-        own, outputs = {}, {}  # type: Dict[str, Any], Dict[str, np.ndarray]
+        outputs = [name for name in self.key if name not in feeds]
         try:
-            for name in self.inputs:
-                if not self.set_shape(self.key[name], feeds[name].shape):
-                    words = f"{name} {feeds[name].shape} is outside of the optimization profile, {self.built}"
-                    raise contract.StageError("run", "shape", words)
-                if name not in kept:
-                    array = np.ascontiguousarray(feeds[name], self.dtypes[name])
-                    own[name] = self.cuda.malloc(max(array.nbytes, 1))  # an empty tensor needs an address too
-                    self.cuda.upload(own[name], array)
-            for name in [name for name in self.names if name not in self.inputs]:
-                array = outputs[name] = np.empty(tuple(self.shape(self.key[name])), self.dtypes[name])
-                own[name] = self.cuda.malloc(max(array.nbytes, 1))
-            self._execute({**kept, **own})
-            for name, array in outputs.items():
-                self.cuda.download(array, own[name])
-                array.setflags(write=False)
-                self._keep(array, own.pop(name))
-            return outputs
+            with cuda.Buffers(self.backend.gpu) as buffers:
+                for name, array in feeds.items():
+                    if not self.set_shape(self.key[name], array.shape):
+                        words = f"{name} {array.shape} is outside of the optimization profile{self.built}"
+                        raise contract.StageError("run", "shape", words)
+                    buffers.feed(name, array, self.dtypes[name])
+                for name in outputs:
+                    buffers.room(name, tuple(self.shape(self.key[name])), self.dtypes[name])
+                if not buffers.run(self._execute):
+                    raise RuntimeError("; ".join(self.owned[3].said[-3:]) or "the engine refused to run")
+                return {name: buffers.taken(name) for name in outputs}
         except RuntimeError as error:
             raise contract.refusal("run", [str(error)], REFUSALS) from error
-        finally:
-            for memory in own.values():
-                self.cuda.free(memory)
 
-    def _execute(self, memory: Dict[str, Any]) -> None:
-        context, stream = self.owned[0], self.cuda.handle(self.stream)
+    def _execute(self, memory: Dict[str, int], stream: int) -> bool:
+        context = self.owned[0]
         if self.numbered:
-            done = context.execute_async_v2([int(memory[name]) for name in self.names], stream)
-        else:
-            done = all(context.set_tensor_address(name, int(memory[name])) for name in self.names)
-            done = done and context.execute_async_v3(stream)
-        self.cuda.synchronize(self.stream)
-        if not done:
-            raise RuntimeError("; ".join(self.owned[3].said[-3:]) or "the engine refused to run")
+            return bool(context.execute_async_v2([memory[name] for name in self.key], stream))
+        known = all(context.set_tensor_address(name, memory[name]) for name in self.key)
+        return bool(known and context.execute_async_v3(stream))
 
-    def _keep(self, array: np.ndarray, memory: Any) -> None:
-        """Hold an output's device memory until its host copy is gone."""
-        kept, free, key = self.backend.kept, self.cuda.free, id(array)
-        kept[key] = memory
-        weakref.finalize(array, lambda: free(kept.pop(key))).atexit = False
-
-    def placement(self) -> "contract.Placement | None":
-        form = self.backend.trt.LayerInformationFormat.JSON
-        told = json.loads(self.owned[1].create_engine_inspector().get_engine_information(form))
+    def placement(self) -> Optional[contract.Placement]:
+        inspector = self.owned[1].create_engine_inspector()
+        told = json.loads(inspector.get_engine_information(self.backend.trt.LayerInformationFormat.JSON))
         layers = [json.dumps(layer).lower() for layer in told.get("Layers", [])]
         if not any(re.search("data ?type", layer) for layer in layers):
             return None  # names alone prove no precision
-        half = sum(bool(re.search("half|fp16|bf16", layer)) for layer in layers)
-        fast = sum("tf32" in layer for layer in layers)
+        half, fast = (sum(bool(re.search(word, layer)) for layer in layers) for word in ("half|fp16", "tf32"))
         precision = "fp16" if half else "tf32" if fast or self.backend.provider == "tf32" else "fp32"
         said = f"engine inspector: {len(layers)} layers, {half} with half tensors, {fast} with TF32 tactics"
-        return contract.Placement(self.backend.device, precision, f"{said}; {self.built}")
+        return contract.Placement(self.backend.gpu.name, precision, said + self.built)
 
     def close(self) -> None:
         """Context, engine, runtime, in this order; a second time does nothing."""
         self.set_shape = self.shape = None
         while self.owned:
             del self.owned[0]
-        if self.stream is not None:
-            self.stream = self.cuda.end(self.stream)
 
-    def __del__(self) -> None:
-        self.close()
+    __del__ = close

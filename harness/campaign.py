@@ -323,18 +323,28 @@ class Campaign:
         return Outcome(
             [self.writer.path],
             {target.selector.text: target.compared for target in self.targets if not target.found.absent},
-            self.absences(),
+            {**self.absences(), **self._not_run()},
             self._unmatched(),
             self.writer.resumed if self.options.resume else None,
         )
 
-    def absences(self) -> list[str]:
+    def absences(self) -> dict[str, str]:
         """A line for each backend that is not here."""
-        return [
-            f"{target.selector.text} is absent: {target.found.absent['reason']}; {target.found.absent['remedy']}"
+        return {
+            target.selector.text: f"{target.selector.text} is absent: {_why(target.found.absent)}"
             for target in self.targets
             if target.found.absent
-        ]
+        }
+
+    def _not_run(self) -> dict[str, str]:
+        """A line for each backend that got no further than parsing or building."""
+        kinds = {(row.backend, row.version): row.kind for row in self.rows if row.status == "ABSENT" and row.cell}
+        return {
+            target.selector.text: f"{target.selector.text} was {kinds[key]} and not run: {_why(target.found.missing)}"
+            for target in self.targets
+            if target.probe and target.found.missing and not target.compared
+            if (key := (target.selector.name, target.probe.version)) in kinds
+        }
 
     def _unmatched(self) -> list[str]:
         """Expectations that nothing in a whole run spoke of: a file that nobody looks after. Part of a run says nothing."""
@@ -374,6 +384,10 @@ def _meet(number: int, worker: Worker) -> Found:
     return found
 
 
+def _why(missing: dict[str, str]) -> str:
+    return f"{missing['reason']}; {missing['remedy']}"
+
+
 def as_asked(selector: select.Selector, found: Found) -> Found:
     """A version that was asked for and is not the one found is absent."""
     if found.probe is None or selector.version is None:
@@ -389,7 +403,6 @@ def as_asked(selector: select.Selector, found: Found) -> Found:
 def not_here(selector: select.Selector, found: Found) -> Row:
     """The one row of a backend that cannot be asked anything."""
     if found.absent:
-        said = f"{found.absent['reason']}; {found.absent['remedy']}"
-        return Row("probe", "ABSENT", "probe", message=said, version=selector.version or "")
+        return Row("probe", "ABSENT", "probe", message=_why(found.absent), version=selector.version or "")
     assert found.failure is not None
     return found.failure

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     exporters.add_argument("--timeout", type=count, default=120, help="seconds that one part may take (default: 120)")
 
     backends = command(
-        "backends", _backends, "say for each backend whether it is here, its version and device, and what to install",
+        "backends", _backends, "say for each backend whether it is here, version, device, how deep it goes, what it lacks",
         "conform backends",
     )  # fmt: skip
     backends.add_argument("--backend-python", help="interpreter that has the runtimes (default: this one)")
@@ -268,7 +268,7 @@ def _explain(options: argparse.Namespace) -> int:
 def _expectations(options: argparse.Namespace) -> int:
     from harness import expect
     from harness.expectations import ExpectationError
-    from reports.matrix import newest
+    from harness.rows import newest
 
     try:
         changes = expect.proposals(newest(row for _, row in read_all(options.results)))
@@ -332,29 +332,12 @@ def _exporters(options: argparse.Namespace) -> int:
 
 
 def _backends(options: argparse.Namespace) -> int:
-    from tabulate import tabulate
-
-    from harness.launch import EMBEDDED
-    from harness.replay import select
-    from harness.replay.host import Limits, Worker
+    from harness import here
 
     python = options.backend_python
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
         raise BadInput(f"--backend-python {python}: no such interpreter; give the path of a python")
-    table = []
-    for name in select.names():
-        worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), python)
-        found = worker.probe()
-        worker.stop()
-        if found.probe:
-            where = f"{found.probe.device} {found.probe.precision}"
-            table.append([name, "present", found.probe.version, where, "run", ""])
-        elif found.absent:
-            table.append([name, "absent", "", "", "-", f"{found.absent['reason']}; {found.absent['remedy']}"])
-        elif found.failure:
-            table.append([name, found.failure.status, "", "", "-", found.failure.message])
-    headers = ["backend", "here", "version", "device", "depth", "why not, what to do"]
-    print(tabulate(table, headers=headers, maxcolwidths=[None] * 5 + [28]))
+    print(here.page(python))
     return 0
 
 
@@ -381,7 +364,8 @@ def _envs(options: argparse.Namespace) -> int:
             ]
             for entry in entries
         ]
-        print(tabulate(table, headers=["environment", "Python", "pins", "made"], disable_numparse=True))
+        heads = ["environment", "Python", "pins", "made"]
+        print(tabulate(table, headers=heads, disable_numparse=True, maxcolwidths=[None, None, 36, None]))
         return 0
     failed = False
     for entry in tqdm(entries, options.action, unit="env", disable=len(entries) < 2 or None):

@@ -2,13 +2,14 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from harness.campaign import Campaign
 from harness.cell import Cell
 from harness.failure import describe
 from harness.judge import verdict
 from harness.launch import Launch, Options
-from harness.rows import Row
+from harness.rows import Row, is_simulated
 
 
 def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
@@ -26,7 +27,7 @@ def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
         try:
             questions = [one for one in campaign.questions() if one.cell == str(cell)]
             if not questions:
-                raise ValueError("; ".join(campaign.absences()) or f"this box makes no cell {cell}, but "
+                raise ValueError("; ".join(campaign.absences().values()) or f"this box makes no cell {cell}, but "
                                  f"{', '.join(sorted({one.cell for one in campaign.questions()}))}")  # fmt: skip
             campaign.only(questions)
             return [campaign.ask(question) for question in questions]
@@ -37,17 +38,39 @@ def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
 def page(rows: list[Row]) -> str:
     """What was found, in lines: a summary of every check, then each one that does not pass."""
     width = max(len(row.check) for row in rows)
-    lines = [f"{rows[0].cell}", ""]
+    lines = [f"{rows[0].cell}", "", *_stages(rows)]
     for row in rows:
-        word = verdict.STATUSES[row.status]
+        word = verdict.WORDS[verdict.called(row.status, row.kind, simulated=is_simulated(row.device))]
         near = ""
         if row.status == "PASS" and row.value is not None and row.bound:
             near = f"  {row.metric} {row.value:.3g} of {row.bound:.3g}"
         lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<6} {row.compared:>10,} compared{near}")
+    told = set()
     for row in rows:
-        if row.status != "PASS":
+        if row.status != "PASS" and (row.compared or row.message not in told):  # what was not run is told once
             lines += ["", describe(row), *_evidence(row)]
+            told |= {row.message, f"no text: {row.message}", f"not measured: {row.message}"}
     return "\n".join(lines)
+
+
+def _stages(rows: list[Row]) -> list[str]:
+    """What each part went through, where a compiler built it: seconds, its artifact, the last lines of its log."""
+    stages: list[dict[str, Any]] = next((row.detail["stages"] for row in rows if "stages" in row.detail), [])
+    if {one["stage"] for one in stages} <= {"load", "run"}:  # an interpreter: the cost check says as much
+        return []
+    lines = []
+    for one in stages:
+        size = f", {one['bytes'] / 2**20:.1f} MiB" if "bytes" in one else ""
+        kept = f", kept from a build of {one['build_seconds']:.2f} s" if one.get("cached") else ""
+        failed = ", failed" if one.get("failed") else ""
+        lines.append(f"  {one.get('part', ''):<8} {one['stage']:<5} {one['seconds']:>8.2f} s{size}{kept}{failed}")
+        lines += [f"{'':<17}{one['artifact']}"] if one.get("artifact") else []
+        lines += [f"{'':<17}{line[:63]}" for line in one.get("log", [])[-SHOWN:]]
+    return [*lines, ""]
+
+
+SHOWN = 4
+"""Lines of a stage's log."""
 
 
 def _evidence(row: Row) -> list[str]:

@@ -11,11 +11,12 @@ from harness.rows import Row
 
 @dataclass
 class Outcome:
-    """``compared``: elements by backend that is here; ``absent`` and ``unmatched``: a line for each that is so."""
+    """``compared``: elements by backend; ``absent``: a line for each backend that is not here or was built and not run;
+    ``unmatched``: a line for each expectation that is so."""
 
     files: list[str] = field(default_factory=list)
     compared: dict[str, int] = field(default_factory=dict)
-    absent: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
     unmatched: list[str] = field(default_factory=list)
     resumed: str | None = None
 
@@ -24,8 +25,8 @@ class Outcome:
 
     @property
     def idle(self) -> list[str]:
-        """Backends that are here and compared nothing."""
-        return [name for name, elements in self.compared.items() if not elements]
+        """Backends that can run here and compared nothing."""
+        return [name for name, elements in self.compared.items() if not elements and name not in self.absent]
 
     def exit_code(self, absent_allowed: bool) -> int:
         """Of a run in which no test failed: 4 for an absent backend, 1 when a backend compared nothing or an expectation
@@ -43,7 +44,7 @@ class Outcome:
         if self.resumed is not None:
             said.append(f"resumed {self.resumed}" if self.resumed else "nothing to resume: a new run")
         said += [f"{name} was asked for and compared nothing" for name in self.idle]
-        return said + self.unmatched + self.absent
+        return [*said, *self.unmatched, *self.absent.values()]
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
@@ -54,6 +55,6 @@ def joined(outcomes: Iterable[Outcome]) -> Outcome:
         whole.files += part.files
         for name, elements in part.compared.items():
             whole.compared[name] = whole.compared.get(name, 0) + elements
-        whole.absent += [line for line in part.absent if line not in whole.absent]
+        whole.absent |= part.absent
     whole.unmatched = [line for line in parts[0].unmatched if all(line in part.unmatched for part in parts)]
     return whole

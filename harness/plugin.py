@@ -188,7 +188,7 @@ def _campaign(config: pytest.Config) -> "Campaign | None":
     if CAMPAIGN not in config.stash and PROBLEM not in config.stash and LAUNCH in config.stash:
         try:
             config.stash[CAMPAIGN] = Campaign(config.stash[LAUNCH])
-        except (BundleError, ExpectationError, OSError) as error:
+        except (BundleError, ExpectationError, UnknownBackend, OSError) as error:
             # Raised while collecting, it would be one broken test file among others; collection_modifyitems ends the run.
             config.stash[PROBLEM] = str(error)
     return config.stash.get(CAMPAIGN, None)
@@ -231,7 +231,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
             running.ask(question)
     if running.all_absent and not running.options.allow_absent and not running.options.shared:
-        raise pytest.UsageError("; ".join(running.absences()))
+        raise pytest.UsageError("; ".join(running.absences().values()))
 
 
 def _question(item: pytest.Item | None) -> "Question | None":

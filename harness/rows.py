@@ -67,9 +67,49 @@ def is_fake(version: str) -> bool:
     return version.endswith("-fake")
 
 
+def is_simulated(device: str) -> bool:
+    """Whether a row's device is a simulator of one: what it says is never said of the device."""
+    return device.startswith("simulator-")
+
+
 def seen_status(row: Row) -> str:
     """The status that was seen: an expected failure is still a failure in the table."""
     return str(row.detail["expected"]["seen"]) if row.status in ("XFAIL", "XPASS") else row.status
+
+
+def depth(rows: Iterable[Row]) -> str:
+    """The deepest stage that cells of one device reached: parsed, built, simulated or ran; else where they were refused."""
+    rows = [row for row in rows if row.check != "artifact"]
+    stages = [row.stage for row in rows if row.status not in ("ABSENT", "UNSUPPORTED")]
+    deepest = max(stages, key=verdict.STAGES.index, default="")
+    if deepest in ("run", "compare"):
+        return "simulated" if is_simulated(rows[0].device) else "ran"
+    # A refusal names the stage that refused; what was short of running names the stage that was done.
+    short = [row for row in rows if row.status == "ABSENT"] or [row for row in rows if row.status == "UNSUPPORTED"]
+    last = max(short, key=lambda row: verdict.STAGES.index(row.stage), default=None)
+    if deepest or last is None:
+        return deepest
+    return last.kind if last.status == "ABSENT" else f"refused at {last.stage}"
+
+
+def newest(rows: Iterable[Row]) -> List[Row]:
+    """The last row of each cell and check; absent backends keep one row each, unless some run found them."""
+    latest: Dict[Tuple[str, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: (row.time, row.run)):
+        if is_fake(row.version):
+            said = "a test's fake, left out: its rows are no evidence"
+            row = Row("probe", "ABSENT", "probe", message=said, backend=row.backend, version=row.version)
+        # A verdict holds for its box and its bundle: what another one says does not replace it.
+        place = (row.cell, row.box, row.bundle) if row.cell else (asked(row),)
+        latest[(*place, row.check)] = row
+    found = [row for row in latest.values() if row.cell]
+    known = {row.backend for row in found} | {f"{row.backend}@{row.version}" for row in found}
+    return [row for row in latest.values() if row.cell or asked(row) not in known]
+
+
+def asked(row: Row) -> str:
+    """What was asked for where nothing was found: a backend, or a version of it."""
+    return f"{row.backend}@{row.version}" if row.version else row.backend
 
 
 def to_json(row: Row) -> str:

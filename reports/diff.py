@@ -235,13 +235,18 @@ def _verdicts(both: pd.DataFrame, past: History) -> Iterable[Change]:
     began = _since(past)
     for row in both[differ].itertuples():
         group, worse = _kind(row)
-        said = f"{row.status_old} → {row.status}"
+        said = f"{_called(row.status_old, row.kind_old)} → {_called(row.status, row.kind)}"
         if row.status in ("XFAIL", "XPASS") or group == "expectations":
             said += f" ({row.reason or 'was expected: ' + row.reason_old})"
         if group == "failing":
             said += f", first at step {row.step}" if pd.notna(row.step) else f": {row.message}" if row.message else ""
         since = began((row.box, row.bundle, row.cell, row.check), row.seen, row.night) if group == "failing" else ""
         yield Change(group, row.cell, row.box, said, worse, (row.check,), since, row.command)
+
+
+def _called(status: str, kind: str) -> str:
+    """A status, and of what was not run how far it came."""
+    return f"{status} ({kind})" if status == "ABSENT" and kind else status
 
 
 def _kind(row: Any) -> tuple[str, bool]:
@@ -319,7 +324,7 @@ def _new(before: pd.DataFrame, fresh: pd.DataFrame) -> Iterable[Change]:
     known = set(map(tuple, before[list(COLUMN)].to_numpy()))
     cells_before = set(zip(before["box"], before["bundle"], before["cell"], strict=True))
     for column, rows in fresh.groupby(list(COLUMN), sort=True):
-        worst = {key: verdict.worst(its["seen"]) for key, its in rows.groupby(list(KEY[:3]))}
+        worst = {key: _worst(its) for key, its in rows.groupby(list(KEY[:3]))}
         new = {key: status for key, status in worst.items() if key not in cells_before}
         if not new:
             continue
@@ -330,6 +335,12 @@ def _new(before: pd.DataFrame, fresh: pd.DataFrame) -> Iterable[Change]:
             yield Change("cells", f"{name}/op{opsets}", column[-1], f"{len(new)} cells: {words}")
         else:
             yield Change("columns", name, column[-1], f"{len(new)} cells: {words}")
+
+
+def _worst(rows: pd.DataFrame) -> str:
+    """A cell's status from its rows, as it is told."""
+    status = verdict.worst(rows["seen"])
+    return _called(status, rows["kind"][rows["seen"] == status].iloc[0])
 
 
 def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Change]:

@@ -320,7 +320,7 @@ def _share(row: Row) -> float:
 
 def _verdict_of(row: Row) -> Iterator[Reason]:
     """What a row's own status says against its cell."""
-    words = {"UNVERIFIED": "unverified", "XFAIL": "expected", "UNSUPPORTED": "refused"}
+    words = {"UNVERIFIED": "unverified", "XFAIL": "expected", "UNSUPPORTED": "refused", "ABSENT": "uncompared"}
     where = "" if row.step is None else f", first at step {row.step}"
     if row.status == "XFAIL":
         expected = row.detail["expected"]

@@ -15,7 +15,7 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, is_fake, read_all, seen_status
+from harness.rows import Row, RowsError, asked, depth, is_simulated, newest, read_all, seen_status
 
 WIDTH = 80
 
@@ -57,10 +57,11 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
 
 @dataclass
 class Entry:
-    """One cell of the table: its symbol, its status, and the row that decided it."""
+    """One cell of the table: its symbol, its status, what it is called (`verdict.called`), the row that decided it."""
 
     status: str
     symbol: str
+    called: str
     row: Row
     rows: list[Row] = field(default_factory=list)
 
@@ -73,26 +74,6 @@ class Matrix:
     lines: list[Line]
     entries: dict[tuple[Line, Column], Entry]
     absent: list[Row]
-
-
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of each cell and check; absent backends keep one row each, unless some run found them."""
-    latest: dict[tuple[str, ...], Row] = {}
-    for row in sorted(rows, key=lambda row: (row.time, row.run)):
-        if is_fake(row.version):
-            said = "a test's fake, left out: its rows are no evidence"
-            row = Row("probe", "ABSENT", "probe", message=said, backend=row.backend, version=row.version)
-        # A verdict holds for its box and its bundle: what another one says does not replace it.
-        place = (row.cell, row.box, row.bundle) if row.cell else (_asked(row),)
-        latest[(*place, row.check)] = row
-    found = [row for row in latest.values() if row.cell]
-    known = {row.backend for row in found} | {f"{row.backend}@{row.version}" for row in found}
-    return [row for row in latest.values() if row.cell or _asked(row) not in known]
-
-
-def _asked(row: Row) -> str:
-    """What was asked for where nothing was found: a backend, or a version of it."""
-    return f"{row.backend}@{row.version}" if row.version else row.backend
 
 
 def build(rows: Iterable[Row]) -> Matrix:
@@ -147,18 +128,21 @@ def _entry(cell: list[Row]) -> Entry:
         (row for row in cell if seen_status(row) == status),
         key=lambda row: verdict.CHECKS.index(row.check) if row.check in verdict.CHECKS else 99,
     )
-    symbol = verdict.STATUSES[status].symbol
-    checks = {row.check for row in cell}
-    if status == "PASS" and checks < set(verdict.CHECKS):
-        symbol = verdict.PARTIAL.symbol
+    partial = {row.check for row in cell} < set(verdict.CHECKS)
+    called = verdict.called(status, deciding.kind, partial, is_simulated(deciding.device))
+    symbol = verdict.WORDS[called].symbol
     if status == "UNSUPPORTED" and all(row.knob.startswith("ir=") for row in cell if row.status == "UNSUPPORTED"):
         symbol = verdict.RESTAMPED.symbol
-    return Entry(status, symbol, deciding, cell)
+    return Entry(status, symbol, called, deciding, cell)
 
 
 def reason(entry: Entry) -> str:
     """Why a cell does not pass, in a line that cells with the same reason share."""
     row = entry.row
+    if entry.status == "ABSENT":
+        return row.message
+    if entry.called == "SIMULATED":
+        return f"passes on {row.device}, and on no device"
     if entry.status == "PASS":
         ran = {row.check for row in entry.rows}
         return f"not every check ran: {', '.join(check for check in verdict.CHECKS if check in ran)} passed"
@@ -207,7 +191,7 @@ class _Page:
                 if entry and entry.status != "PASS":
                     text = reason(entry)
                     # A refusal, or a node test, is the same one whatever numbers it names; a wrong cell's step matters.
-                    same = entry.status == "UNSUPPORTED" or entry.row.check == "operator"
+                    same = entry.status in ("UNSUPPORTED", "ABSENT") or entry.row.check == "operator"
                     key = re.sub(r"[-+]?\d[\w.+-]*", "#", text) if same else text
                     said.setdefault(key, []).append(text)
                     self.marks[(line, column)] = f"[{numbers.setdefault(key, len(numbers) + 1)}]"
@@ -324,7 +308,7 @@ def newest_common(matrix: Matrix) -> list[str]:
     """The newest opset that passes in every column shown, and what each step up would lose."""
     passing: dict[Column, set[Line]] = {column: set() for column in matrix.columns}
     for (line, column), entry in matrix.entries.items():
-        if entry.status == "PASS":
+        if entry.status == "PASS" and not is_simulated(column.device):
             passing[column].add(line)
     never = [column for column, lines in passing.items() if not lines]
     rest = [column for column in matrix.columns if column not in never]
@@ -332,7 +316,8 @@ def newest_common(matrix: Matrix) -> list[str]:
         return []
     common = [line for line in matrix.lines if all(line in passing[column] for column in rest)]
     page = _Page(matrix)
-    left = f" (leaving out what passes at none: {_names(never, matrix)})" if never else ""
+    where = " on a device" if any(is_simulated(column.device) for column in never) else ""
+    left = f" (leaving out what passes at none{where}: {_names(never, matrix)})" if never else ""
     if not common:
         return [f"No opset passes in every column{left}."]
     best = common[-1]
@@ -362,10 +347,9 @@ def legend(matrix: Matrix) -> str:
     used = {entry.symbol for entry in matrix.entries.values()} | {
         verdict.STATUSES[row.status].symbol for row in matrix.absent
     }
-    known = [word for status, word in verdict.STATUSES.items() if status in verdict.SEVERITY]
-    words = [
-        f"{word.symbol} {word.meaning}" for word in [*known, verdict.RESTAMPED, verdict.PARTIAL] if word.symbol in used
-    ]
+    known = [verdict.STATUSES[status] for status in verdict.SEVERITY]
+    known += [verdict.RESTAMPED, verdict.PARTIAL, verdict.BUILT, verdict.SIMULATED]
+    words = [f"{word.symbol} {word.meaning}" for word in known if word.symbol in used]
     missing = len(matrix.entries) < len(matrix.lines) * len(matrix.columns)
     return " · ".join(words + ([f"{verdict.MISSING.symbol} {verdict.MISSING.meaning}"] if missing else []))
 
@@ -376,7 +360,7 @@ def _escaped(text: str) -> str:
 
 
 def _absences(matrix: Matrix) -> list[str]:
-    return [f"{verdict.STATUSES[row.status].symbol} {_asked(row)}: {row.message}" for row in matrix.absent]
+    return [f"{verdict.STATUSES[row.status].symbol} {asked(row)}: {row.message}" for row in matrix.absent]
 
 
 def _facts(matrix: Matrix) -> list[str]:
@@ -402,31 +386,29 @@ def _facts(matrix: Matrix) -> list[str]:
 
 def records(matrix: Matrix) -> list[dict[str, object]]:
     """One flat record a cell, for CSV and JSON."""
-    result: list[dict[str, object]] = []
-    for line, column in sorted(matrix.entries, key=lambda place: (place[0], place[1].order)):
-        entry = matrix.entries[(line, column)]
-        result.append(
-            {
-                **line._asdict(),
-                **{name: value for name, value in column._asdict().items() if name != "told"},
-                "status": entry.status,
-                "symbol": entry.symbol,
-                "check": entry.row.check,
-                "step": entry.row.step,
-                "knob": entry.row.knob,
-                "reason": "" if entry.symbol == verdict.STATUSES["PASS"].symbol else reason(entry),
-                "cell": entry.row.cell,
-                "compared": sum(row.compared for row in entry.rows),
-                "last_run": entry.row.time,
-                "rows": f"{entry.row.run}.jsonl",
-            }
-        )
-    return result
+    entries = sorted(matrix.entries.items(), key=lambda item: (item[0][0], item[0][1].order))
+    return [
+        {
+            **line._asdict(),
+            **{name: value for name, value in column._asdict().items() if name != "told"},
+            "status": entry.status,
+            "symbol": entry.symbol,
+            "depth": depth(entry.rows),
+            "check": entry.row.check,
+            "step": entry.row.step,
+            "knob": entry.row.knob,
+            "reason": "" if entry.called == "PASS" else reason(entry),
+            "cell": entry.row.cell,
+            "compared": sum(row.compared for row in entry.rows),
+            "last_run": entry.row.time,
+            "rows": f"{entry.row.run}.jsonl",
+        }
+        for (line, column), entry in entries
+    ]
 
 
 def to_csv(matrix: Matrix) -> str:
-    table = records(matrix)
-    stream = io.StringIO()
+    table, stream = records(matrix), io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=list(table[0]) if table else ["cell"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(table)

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import complete
-from harness.rows import Row, RowsError, seen_status
+from harness.rows import Row, RowsError, is_simulated, seen_status
 
 
 class Column(NamedTuple):
@@ -37,7 +37,7 @@ COLUMN = list(Column._fields)
 LINE = ["backend", "device", "exporter", "layout", "precision", "opset", "box"]
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 """How rows write a time."""
-_KEPT = [*COLUMN, "cell", "check", "status", "run", "time"]
+_KEPT = [*COLUMN, "cell", "check", "status", "kind", "run", "time"]
 
 
 class History(NamedTuple):
@@ -80,13 +80,13 @@ class Night(NamedTuple):
     time: str
 
 
-def word_of(status: str, words: Iterable[str], partial: bool) -> str:
-    """What a cell is called: its status; but XFAIL when every failure was expected, XPASS when only such a pass is wrong,
-    PARTIAL when it passes what little ran. ``words``: its rows' own statuses."""
+def word_of(status: str, words: Iterable[str], called: str) -> str:
+    """What a cell is called (`verdict.called`); but XFAIL when every failure was expected, XPASS when only such a pass is
+    wrong. ``words``: its rows' own statuses."""
     found = set(words)
     if any(verdict.STATUSES[word].outcome == "fail" for word in found - {"XPASS"}):
         return status
-    return next((word for word in ("XPASS", "XFAIL") if word in found), "PARTIAL" if partial else status)
+    return next((word for word in ("XPASS", "XFAIL") if word in found), called)
 
 
 def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
@@ -94,16 +94,22 @@ def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
     cells = frame[frame["cell"] != ""].sort_values(["time", "run"], kind="stable")
     place = [*LINE, "version", "bundle", "night"]
     newest = cells.drop_duplicates([*place, "check"], keep="last")
-    newest = newest.assign(rank=newest["seen"].map(verdict.SEVERITY.index))
+    newest = newest.assign(
+        rank=newest["seen"].map(verdict.SEVERITY.index),
+        built=(newest["seen"] == "ABSENT") & (newest["kind"] == "built"),
+    )
     found: dict[tuple[object, ...], list[Night]] = {}
     grouped = newest.groupby(place, sort=False).agg(
-        rank=("rank", "min"), words=("status", "unique"), checks=("check", "nunique"), time=("time", "max")
-    )
-    for key, rank, words, checks, time in grouped.itertuples(name=None):
+        rank=("rank", "min"), words=("status", "unique"), checks=("check", "nunique"), time=("time", "max"),
+        built=("built", "any"),
+    )  # fmt: skip
+    for key, rank, words, checks, time, built in grouped.itertuples(name=None):
         *line, version, bundle, night = key
         status = verdict.SEVERITY[rank]
-        word = word_of(status, words, status == "PASS" and checks < len(verdict.CHECKS))
-        symbol = verdict.PARTIAL.symbol if word == "PARTIAL" else verdict.STATUSES[status].symbol
+        simulated = is_simulated(line[LINE.index("device")])
+        called = verdict.called(status, "built" if built else "", checks < len(verdict.CHECKS), simulated)
+        word = word_of(status, words, called)
+        symbol = verdict.WORDS[called].symbol
         found.setdefault(tuple(line), []).append(Night(night, version, bundle, status, word, symbol, time))
     for nights in found.values():
         nights.sort()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.judge import verdict
-from harness.rows import Row, read_all, to_json
+from harness.rows import Row, newest, read_all, to_json
 from reports import matrix
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -183,7 +183,7 @@ def _file(row: Row) -> str:
 def take(results: Path) -> None:
     """Put the newest rows of a results folder into MEASURED, replacing the file of each kind of row that there is."""
     by_file: dict[str, list[Row]] = {}
-    for row in matrix.newest(row for _, row in read_all([results])):
+    for row in newest(row for _, row in read_all([results])):
         by_file.setdefault(_file(row), []).append(row)
     MEASURED.mkdir(exist_ok=True)
     for name, rows in by_file.items():

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.judge import verdict
-from harness.rows import Row, seen_status
-from reports.matrix import newest
+from harness.rows import Row, depth, is_simulated, newest, seen_status
 
 JETSONS = ("orin", "xavier", "thor", "tegra", "jetson")
 X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA, OTHER = (
@@ -33,7 +32,7 @@ class Reached(NamedTuple):
 def platform(rows: Iterable[Row]) -> str:
     """Where the rows of one cell were made."""
     rows = list(rows)
-    device = rows[0].device
+    device = rows[0].device.replace("simulator-", "", 1)
     if device.startswith(("ascend", "cann")):
         return ASCEND
     if device.startswith(("rk", "rknpu")):
@@ -42,7 +41,7 @@ def platform(rows: Iterable[Row]) -> str:
         return FPGA
     if any(word in device for word in JETSONS):
         return JETSON
-    if rows[0].runtime == "tensorrt" or device.startswith(("cuda", "tensorrt")):
+    if rows[0].runtime.startswith("tensorrt") or device.startswith(("cuda", "tensorrt")):
         return GPU
     flags = next((row.detail["cpu"] for row in rows if row.check == "cost" and "cpu" in row.detail), [])
     if any(flag.startswith(("avx", "amx")) for flag in flags):
@@ -56,29 +55,27 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
     for row in newest(rows):
         if row.cell:
             cells.setdefault((row.cell, row.box, row.bundle), []).append(row)
-    groups: dict[tuple[str, str], list[list[Row]]] = {}
+    groups: dict[tuple[str, str, bool], list[list[Row]]] = {}
     for found in cells.values():
-        groups.setdefault((platform(found), f"{found[0].backend}@{found[0].version}"), []).append(found)
+        simulated = is_simulated(found[0].device)  # never on the line of the device itself
+        groups.setdefault((platform(found), f"{found[0].backend}@{found[0].version}", simulated), []).append(found)
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
-    return [_line(*place, groups[place]) for place in sorted(groups, key=lambda place: (order[place[0]], place[1]))]
+    return [
+        _line(*place[:2], groups[place]) for place in sorted(groups, key=lambda place: (order[place[0]], *place[1:]))
+    ]
 
 
 def _line(place: str, runtime: str, cells: list[list[Row]]) -> Reached:
-    rows = [row for cell in cells for row in cell if row.check != "artifact"]
-    stages = [row.stage for row in rows if row.status not in ("ABSENT", "UNSUPPORTED")]
-    refused = [row.stage for row in rows if row.status == "UNSUPPORTED"]
-    # A refusal names the stage that refused; only what compared has run to the end.
-    deepest = max(stages, key=verdict.STAGES.index, default="")
-    depth = "ran" if deepest in ("run", "compare") else deepest
-    if not stages and refused:
-        depth = f"refused at {max(refused, key=verdict.STAGES.index)}"
+    rows = [row for cell in cells for row in cell]
     counts: dict[str, int] = {}
     for cell in cells:
-        symbol = verdict.STATUSES[verdict.worst(seen_status(row) for row in cell)].symbol
+        status = verdict.worst(seen_status(row) for row in cell)
+        kind = next(row.kind for row in cell if seen_status(row) == status)
+        symbol = verdict.WORDS[verdict.called(status, kind, simulated=is_simulated(cell[0].device))].symbol
         counts[symbol] = counts.get(symbol, 0) + 1
     words = " ".join(f"{count} {symbol}" for symbol, count in sorted(counts.items()))
     boxes = ", ".join(sorted({row.box for row in rows}))
-    return Reached(place, runtime, depth, words, boxes, max(row.time for row in rows)[:10])
+    return Reached(place, runtime, depth(rows), words, boxes, max(row.time for row in rows)[:10])
 
 
 def table(rows: Iterable[Row], style: str = "simple") -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import verdict
+from harness.rows import is_simulated
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -98,9 +99,11 @@ class Policy:
 
 
 def matches(pattern: str, cell: str) -> bool:
-    """Whether a cell's name fits a pattern, part by part."""
+    """Whether a cell's name fits a pattern, part by part. A simulator is no device: only a pattern that says so fits it."""
     parts, found = pattern.split("/"), cell.split("/")
-    return len(parts) == len(found) and all(map(fnmatchcase, found, parts))
+    if len(parts) != len(found) or (is_simulated("".join(found[1:2])) and not is_simulated("".join(parts[1:2]))):
+        return False
+    return all(map(fnmatchcase, found, parts))
 
 
 def expand(pattern: str) -> list[str]:

@@ -27,8 +27,7 @@ MARKER = ".conform-site"
 NIGHTS = 60
 """Newest nights that a strip shows; "since when" looks at all."""
 TEMPLATES = Path(__file__).parent / "templates"
-WORDS = {**verdict.STATUSES, "PARTIAL": verdict.PARTIAL, "MISSING": verdict.MISSING}
-"""What a cell can be called (nights.word_of), worst first."""
+WORDS = verdict.WORDS
 
 
 class SiteError(Exception):
@@ -133,8 +132,7 @@ class Site:
 
     def _page(self, column: Column, entry: Entry) -> Page:
         line = self.line(entry.row)
-        partial = entry.symbol == verdict.PARTIAL.symbol
-        word = nights.word_of(entry.status, (row.status for row in entry.rows), partial)
+        word = nights.word_of(entry.status, (row.status for row in entry.rows), entry.called)
         last = max(night.night for night in line if (night.version, night.bundle) == (column.version, column.bundle))
         return Page(
             entry.row.opset or 0, column, entry, file_name(entry.row), word,

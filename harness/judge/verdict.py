@@ -26,8 +26,8 @@ STATUSES: Dict[str, Word] = {
     "FLAKY": Word("fail", "🎲", "attempts differ"),
     "UNVERIFIED": Word("fail", "❓", "placement or precision unproven"),
     "UNSUPPORTED": Word("skip", "🚫", "refused"),
-    "PASS": Word("pass", "✅", "pass"),
     "ABSENT": Word("skip", "⬜", "not run here"),
+    "PASS": Word("pass", "✅", "pass"),
     # the verdict on an expectation; the row keeps the status underneath in detail["expected"]
     "XFAIL": Word("xfail", "❌", "expected failure"),
     "XPASS": Word("fail", "✅", "expected to fail, passed"),
@@ -35,6 +35,10 @@ STATUSES: Dict[str, Word] = {
 MISSING = Word("skip", "·", "no row")
 RESTAMPED = Word("skip", "⚠️", "passes when re-stamped (IR)")
 PARTIAL = Word("pass", "◐", "what ran passed, not every check did")
+BUILT = Word("skip", "🔨", "built, not run here")
+SIMULATED = Word("pass", "🧪", "passes in a simulator, on no device")
+WORDS: Dict[str, Word] = {**STATUSES, "PARTIAL": PARTIAL, "BUILT": BUILT, "SIMULATED": SIMULATED, "MISSING": MISSING}
+"""What a cell can be called (`called`), worst first."""
 SEVERITY: List[str] = [status for status in STATUSES if status not in ("XFAIL", "XPASS")]
 
 
@@ -56,6 +60,18 @@ def worst(statuses: Iterable[str]) -> str:
     """A cell's status from those of its rows; MISSING when there is none."""
     found = set(statuses)
     return next((status for status in SEVERITY if status in found), "MISSING")
+
+
+def called(status: str, kind: str = "", partial: bool = False, simulated: bool = False) -> str:
+    """What tables call a cell of that status: built is not ran, simulated is not on the device.
+
+    ``kind``: of the row that decided; ``partial``: not every check was asked; ``simulated``: see `rows.is_simulated`.
+    """
+    if status == "ABSENT" and kind == "built":
+        return "BUILT"
+    if status == "PASS" and (partial or simulated):
+        return "PARTIAL" if partial else "SIMULATED"
+    return status
 
 
 def exit_code(statuses: Iterable[Tuple[str, int]]) -> int:

@@ -69,6 +69,8 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
     try:
         backend = select.load(selector)
         probe = backend.probe()
+    except select.UnknownBackend:
+        raise
     except Absent as absent:
         print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)
         return 2

@@ -1,9 +1,10 @@
 """Replay one cell: compile, force the traced rows, decode all rows freely, measure cost. A row for each check."""
 
 import time
-from typing import Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
+from backends.staged import Reached
 from harness.bundle import Bundle, Graph
 from harness.cell import Cell
 from harness.judge import verdict
@@ -12,7 +13,7 @@ from harness.replay.evidence import Blame
 from harness.replay.forced import force
 from harness.replay.free import decode_all
 from harness.replay.invariance import judge_invariance
-from harness.replay.job import Job, compile_parts, one_line
+from harness.replay.job import Job, compile_parts, one_line, short_of_running
 from harness.replay.restamp import as_shipped, restamped
 from harness.replay.trace import CHECKS as FORCED
 from harness.rows import Row
@@ -64,24 +65,42 @@ def without_floor(bundle: Bundle, probe: Probe) -> Optional[StageError]:
 def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
     """Answer each check that is asked, as the answers come.
 
-    A StageError ends the cell, and gives its status to every check not yet answered. Other exceptions are the caller's.
+    A StageError ends the cell, and gives its status to every check not yet answered; so does Reached. Other exceptions are
+    the caller's. The first row says in ``detail["stages"]`` what compiling, and the forced replay, went through.
     """
     asked = [check for check in NUMERIC if check in job.checks]
     began = time.perf_counter()
+    backend.stages = []
+    told = False
+    for row in _rows(backend, probe, job, asked):
+        if row.check in asked:
+            asked.remove(row.check)
+            row.seconds = round(time.perf_counter() - began, 4)
+            if backend.stages and not told:
+                told, row.detail["stages"] = True, _until_run(backend.stages)
+            yield row
+
+
+def _until_run(stages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """What came before anything else was compiled, for blame or a second look."""
+    names = [one["stage"] for one in stages]
+    return stages[: names.index("run") + 1] if "run" in names else list(stages)
+
+
+def _rows(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
     try:
         refused = lacking(job.graph, backend.capabilities) or without_floor(job.bundle, probe)
         if refused:
             raise refused
-        for row in _answers(backend, probe, job, asked):
-            if row.check in asked:
-                asked.remove(row.check)
-                row.seconds = round(time.perf_counter() - began, 4)
-                yield row
+        yield from _answers(backend, probe, job, asked)
     except StageError as error:
-        status, seconds = verdict.of_refusal(error.stage, error.kind), round(time.perf_counter() - began, 4)
-        for check in asked:
-            yield Row(check, status, error.stage, error.kind, message=one_line(error.message), seconds=seconds,
+        status = verdict.of_refusal(error.stage, error.kind)
+        for check in list(asked):
+            yield Row(check, status, error.stage, error.kind, message=one_line(error.message),
                       detail={"said": error.message[-4000:]})  # fmt: skip
+    except Reached as reached:
+        for check in list(asked):
+            yield short_of_running(check, reached, backend.stages)
 
 
 def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
@@ -112,7 +131,9 @@ def _judged(
     blame = Blame(backend, job)
     if set(asked) & {*FORCED, "tokens", "invariance"}:
         # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.
+        began = time.perf_counter()
         judge = blame.judge = force(job, programs)
+        backend.stages.append({"stage": "run", "seconds": round(time.perf_counter() - began, 4)})
         if judge.history_misses:  # somewhere between two full looks: a second replay looks at every step
             again = force(job, compile_parts(backend, job), thorough=True)
             judge.history_misses = again.history_misses or judge.history_misses
@@ -146,13 +167,16 @@ def judge_placement(probe: Probe, programs: Mapping[str, Program]) -> Row:
     """Whether the device and precision that the cell's name says did the work, in the runtime's own words."""
     asked = (probe.device, probe.precision)
     row = Row("placement", "PASS", metric="parts elsewhere", value=0.0, bound=0.0, compared=len(programs))
+    effective = []
     for name, program in programs.items():
         found = program.placement()
         if found is None:
             row.status, row.message = "UNVERIFIED", f"{name}: the runtime gives no proof of what did the work"
             return row
         row.detail[name] = found.evidence
+        effective.append(found.precision)
         if (found.device, found.precision) != asked:
             row.status, row.value = "FAIL", (row.value or 0) + 1
             row.message = f"{name} ran on {found.device} in {found.precision}, asked for {asked[0]} in {asked[1]}"
+    row.detail["precision"] = {"requested": probe.precision, "effective": sorted(set(effective))}
     return row

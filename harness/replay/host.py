@@ -31,11 +31,16 @@ class Limits:
 
 @dataclass
 class Found:
-    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set."""
+    """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set.
+
+    ``depth``: the deepest stage that it can reach here; ``missing`` (reason, remedy): what it lacks to go deeper.
+    """
 
     probe: Optional[Probe] = None
     absent: Optional[Dict[str, str]] = None
     failure: Optional[Row] = None
+    depth: str = "run"
+    missing: Optional[Dict[str, str]] = None
 
 
 class Died(Exception):
@@ -76,7 +81,10 @@ class Worker:
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
-        """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered."""
+        """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered.
+
+        Raises UnknownBackend for a mode that the adapter does not have.
+        """
         if self._found is None:
             self._found = self._greet()
         return self._found
@@ -95,11 +103,14 @@ class Worker:
             )
         except OSError as error:
             return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+        if "unknown" in said:
+            self.stop()
+            raise select.UnknownBackend(said["unknown"])
         if "absent" in said:
             self.stop()
             return Found(absent=said["absent"])
         if "probe" in said:
-            return Found(probe=Probe(**said["probe"]))
+            return Found(probe=Probe(**said["probe"]), depth=said["depth"], missing=said["missing"])
         log = self._tail()
         self.stop()
         return Found(

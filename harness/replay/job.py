@@ -2,14 +2,17 @@
 
 import os
 import re
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from backends.contract import Backend, Program, StageError
+from backends.contract import STAGES, Backend, Part, Program, StageError
+from backends.staged import Reached
 from harness.bundle import Bundle, Graph
 from harness.replay.decoder import AdapterError
 from harness.replay.trace import Golden
+from harness.rows import Row
 
 
 class Job(NamedTuple):
@@ -42,17 +45,45 @@ class Job(NamedTuple):
 
 
 def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
-    programs = {}
+    """Every part made ready. Raises what `compile_part` does; Reached only when no part is refused."""
+    programs: Dict[str, Program] = {}
+    short: List[Reached] = []
     for part in job.graph.parts:
         job.beat()
         try:
-            programs[part.name] = backend.compile(part, dict(job.options))
-        except StageError:
-            raise
-        except Exception as error:
-            raise AdapterError(error) from error
+            programs[part.name] = compile_part(backend, part, job.options)
+        except Reached as reached:  # the other parts may be refused yet
+            short.append(reached)
     job.beat()
+    if short:
+        raise min(short, key=lambda one: STAGES.index(one.stage))
     return programs
+
+
+def compile_part(backend: Backend, part: Part, options: Mapping[str, Any]) -> Program:
+    """One part made ready; ``backend.stages`` gets what that took. Raises StageError, Reached, and AdapterError for
+    whatever else an adapter raises."""
+    known, began = len(backend.stages), time.perf_counter()
+    try:
+        program = backend.compile(part, dict(options))
+    except (StageError, Reached):
+        raise
+    except Exception as error:
+        raise AdapterError(error) from error
+    if len(backend.stages) == known:  # an interpreter: loading is all that it does
+        took = round(time.perf_counter() - began, 4)
+        backend.stages.append({"part": part.name, "stage": "load", "seconds": took})
+    return program
+
+
+def short_of_running(check: str, reached: Reached, stages: Sequence[Mapping[str, Any]]) -> Row:
+    """The answer to a check where parts were only parsed, or built: nothing ran, so nothing was compared."""
+    took = sum(one.get("build_seconds", one["seconds"]) for one in stages)
+    size = sum(one.get("bytes", 0) for one in stages)
+    kind = {"parse": "parsed", "build": "built", "load": "loaded"}[reached.stage]
+    made = f"{kind} in {took:.1f} s" + (f", {size / 2**20:.1f} MiB" if size else "")
+    words = f"{made}; not run: {reached.absent.reason}; {reached.absent.remedy}"
+    return Row(check, "ABSENT", reached.stage, kind, message=one_line(words))
 
 
 NOISE = re.compile(

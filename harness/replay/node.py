@@ -6,11 +6,12 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 from backends.contract import Backend, Part, Port, Probe, StageError
+from backends.staged import Reached
 from harness.judge import verdict
 from harness.judge.equal import difference
 from harness.replay.cell import judge_placement
 from harness.replay.decoder import AdapterError
-from harness.replay.job import one_line
+from harness.replay.job import compile_part, one_line, short_of_running
 from harness.rows import Row
 
 
@@ -20,8 +21,11 @@ def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
     ``test``: ``name``; ``model``, the path of its .onnx; ``data``, the path of an .npz with each input as ``in:NAME`` and
     each expected output as ``out:NAME``. Whatever an adapter raises beside the contract's errors is an ERROR.
     """
+    backend.stages = []
     try:
         row = _answer(backend, probe, test)
+    except Reached as reached:
+        row = short_of_running("operator", reached, backend.stages)
     except StageError as error:
         status = verdict.of_refusal(error.stage, error.kind)
         row = Row("operator", status, error.stage, error.kind, message=error.message)
@@ -39,8 +43,8 @@ def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
 def _answer(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
     feeds, expected = _load(test["data"])
     part = Part("node", test["model"], _ports(feeds), _ports(expected))
+    program = compile_part(backend, part, {})
     try:
-        program = backend.compile(part, {})
         try:
             outputs = program.run(feeds)
             placement = judge_placement(probe, {"node": program})

@@ -10,7 +10,6 @@ from typing import List, NamedTuple, Optional
 from backends.contract import Backend
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-NOT_ADAPTERS = ("__init__", "contract", "cuda", "providers", "words")
 FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:@(?P<version>[\w.]+))?(?::(?P<provider>\w+))?\Z")
 
 
@@ -31,9 +30,13 @@ class Selector(NamedTuple):
 
 
 def names() -> List[str]:
-    """The adapters of this checkout: the stems of the files in ``backends/``."""
-    stems = (os.path.splitext(entry) for entry in sorted(os.listdir(os.path.join(ROOT, "backends"))))
-    return [stem for stem, ending in stems if ending == ".py" and stem not in NOT_ADAPTERS]
+    """The adapters of this checkout: the stems of the files in ``backends/`` that define a class ``Backend``."""
+    folder, found = os.path.join(ROOT, "backends"), []
+    for stem, ending in map(os.path.splitext, sorted(os.listdir(folder))):
+        if ending == ".py" and stem != "contract":
+            with open(os.path.join(folder, stem + ending), encoding="utf-8") as stream:
+                found += [stem] if "\nclass Backend(" in stream.read() else []
+    return found
 
 
 def spelled(text: str) -> str:
@@ -72,8 +75,14 @@ def _folder(module: str) -> Optional[str]:
 
 
 def load(selector: Selector) -> Backend:
-    """Import and construct the adapter; whatever that raises is the caller's to report."""
-    backend = getattr(importlib.import_module(selector.module), selector.attribute)(selector.provider)
+    """Import and construct the adapter; whatever that raises is the caller's to report. UnknownBackend for a word after
+    the colon that the adapter does not know: that is no absence.
+    """
+    made = getattr(importlib.import_module(selector.module), selector.attribute)
+    if selector.provider and made.modes is not None and selector.provider not in made.modes:
+        has = f"its modes: {', '.join(made.modes)}" if made.modes else "it has none"
+        raise UnknownBackend(f"--backend={selector.text}: there is no mode {selector.provider!r}; {has}")
+    backend = made(selector.provider)
     if not isinstance(backend, Backend):
         raise TypeError(f"{selector.text} is not a backends.contract.Backend")
     return backend

@@ -3,8 +3,9 @@
 The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
 keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...},
 "alone": bool}`` for a cell,
-``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers, each with one key: ``probe``,
-``absent`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each request.
+``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers: ``probe`` (with ``depth``, and what
+is ``missing`` to go deeper), ``absent``, ``unknown`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each
+request.
 """
 
 import json
@@ -40,12 +41,16 @@ def serve(path: str, selector: select.Selector) -> int:
     except Absent as absent:
         _say(wire, absent={"reason": absent.reason, "remedy": absent.remedy})
         return 0
+    except select.UnknownBackend as unknown:
+        _say(wire, unknown=str(unknown))
+        return 0
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row
         traceback.print_exc()
         hint = "; pip install 'numpy<2'" if isinstance(error, ImportError) and "numpy" in str(error).lower() else ""
         _say(wire, error=f"{type(error).__name__}: {one_line(str(error))}{hint}")
         return 0
-    _say(wire, probe=vars(probe))
+    missing = {"reason": backend.missing.reason, "remedy": backend.missing.remedy} if backend.missing else None
+    _say(wire, probe=vars(probe), missing=missing, depth=backend.capabilities.deepest_stage)
     bundle = Bundle(path, verify=False)
     golden = Golden(bundle, probe.precision)
 

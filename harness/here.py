@@ -1,0 +1,55 @@
+"""``conform backends``: each backend on this box, how deep it goes, and what it lacks to go deeper."""
+
+import textwrap
+
+from tabulate import tabulate
+
+from harness import envs
+from harness.launch import EMBEDDED
+from harness.replay import select
+from harness.replay.host import Found, Limits, Worker
+from harness.rows import is_simulated
+
+DEPTHS = {"parse": "parsed", "build": "built", "load": "built", "run": "ran"}
+"""A backend's deepest stage, as a cell shows it."""
+WIDTH = 80
+
+
+def page(python: str | None) -> str:
+    """A table of every backend, then what keeps each from running, with the line that helps. ``python``: the interpreter to
+    look in; without one this one, and the newest of its own environments for what is not in this one."""
+    table, notes = [], []
+    for name in select.names():
+        found = _ask(name, python)
+        if found.absent and python is None:
+            made = [entry for entry in envs.registry() if entry.backend == name and entry.made]
+            if made:
+                name = made[-1].name
+                found = _ask(name, str(made[-1].interpreter))
+        head = f"{name} is absent" if found.absent else f"{name} cannot be used"
+        if found.probe:
+            depth = "simulated" if is_simulated(found.probe.device) else DEPTHS[found.depth]
+            table.append([name, "present", found.probe.version, f"{found.probe.device} {found.probe.precision}", depth])
+            head = f"{name} is {depth}, and goes no deeper"
+        else:
+            table.append([name, found.failure.status if found.failure else "absent", "-", "-", "-"])
+        why = found.absent or found.missing
+        if why:
+            notes += _wrapped(f"{head}: {why['reason']}", "  ") + _wrapped(f"    {why['remedy']}", "    ")
+        elif found.failure:
+            notes += _wrapped(f"{head}: {found.failure.message}", "  ")
+    heads = ["backend", "here", "version", "device", "depth"]
+    return "\n".join([tabulate(table, headers=heads, disable_numparse=True), *notes])
+
+
+def _ask(name: str, python: str | None) -> Found:
+    worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), python)
+    try:
+        return worker.probe()
+    finally:
+        worker.stop()
+
+
+def _wrapped(text: str, margin: str) -> list[str]:
+    # A command is of use only in one piece, where a line can hold it.
+    return textwrap.wrap(text, WIDTH, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False)
