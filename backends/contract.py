@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Dim = Union[int, str]
 """A fixed size, or the name of a dynamic one: ``batch``, ``source`` (encoder length), ``past``, ``total``."""
 
+LAYOUTS = ("split", "unified", "static", "static-scatter")
 STAGES = ("parse", "build", "load", "run")
 KINDS = ("opset", "ir", "operator", "shape", "dtype", "other")
 
@@ -35,7 +36,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Part:
-    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``."""
+    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``; of a static graph one for each
+    source length, ``encoder-48``, ``step-48``."""
 
     name: str
     path: str
@@ -73,7 +75,7 @@ class Capabilities:
     dtypes: FrozenSet[str] = frozenset({"float32", "int64"})
     dynamic_dims: bool = True
     zero_length_dims: bool = True
-    layouts: FrozenSet[str] = frozenset({"split", "unified"})
+    layouts: FrozenSet[str] = frozenset(LAYOUTS)
     deepest_stage: str = "run"
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
