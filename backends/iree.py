@@ -40,8 +40,6 @@ class Backend(contract.Backend):
     )
 
     def probe(self) -> contract.Probe:
-        if self.provider is not None:
-            raise contract.Absent(f"iree has no adapter for {self.provider!r}", "use --backend=iree")
         try:
             import iree.compiler.extras.onnx_importer
             import iree.runtime  # noqa: F401
