@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from backends import contract
+from backends import contract, staged
 
 REFUSALS = [
     ("failed to legalize operation 'torch.operator'", "operator"),
@@ -27,7 +27,7 @@ FORMAT = (
 )
 
 
-class Backend(contract.Backend):
+class Backend(staged.Staged):
     """The CPU's own code on IREE's task system; one thread is its synchronous device."""
 
     capabilities = contract.Capabilities(
@@ -45,10 +45,9 @@ class Backend(contract.Backend):
             import iree.runtime  # noqa: F401
         except ImportError as error:
             raise contract.not_imported("iree-base-compiler[onnx]' 'iree-base-runtime", error) from error
-        return contract.Probe(metadata.version("iree-base-compiler"), "cpu", "fp32")
-
-    def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
-        return self.load(self.build(self.parse(part, options), options), part, options)
+        self.toolkit = metadata.version("iree-base-compiler")
+        self.found = contract.Probe(metadata.version("iree-base-runtime"), "cpu", "fp32")
+        return self.found
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
         """The part as MLIR bytecode."""
@@ -69,18 +68,23 @@ class Backend(contract.Backend):
         except Exception as error:
             raise contract.refusal("parse", [_errors(error)], REFUSALS) from error
 
-    def build(self, module: bytes, options: Dict[str, Any]) -> bytes:
+    def build(self, parsed: bytes, part: contract.Part, options: Dict[str, Any]) -> bytes:
         """Native code, as IREE's virtual machine loads it. ``flags`` of the options go to the compiler."""
         from iree.compiler import tools
 
         flags = options.get("flags", ["--iree-llvmcpu-target-cpu=host"])
         try:
-            return bytes(tools.compile_str(module, input_type="onnx", target_backends=["llvm-cpu"], extra_args=flags))
+            return bytes(tools.compile_str(parsed, input_type="onnx", target_backends=["llvm-cpu"], extra_args=flags))
         except tools.CompilerToolError as error:
             raise contract.refusal("build", [_errors(error)], REFUSALS) from error
 
-    def load(self, code: bytes, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
+    def load(
+        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+    ) -> contract.Program:
         import iree.runtime as rt
+
+        with open(engine.path, "rb") as stream:
+            code = stream.read()
 
         try:
             device = rt.get_device("local-sync" if options.get("threads") == 1 else "local-task")

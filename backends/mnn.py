@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from backends import contract, words
+from backends import contract, staged, words
 
 REFUSALS = [
     ("Op Not Support", "operator"),
@@ -36,7 +36,7 @@ BACKENDS = {0: "CPU", 13: "CPU_EXTENSION"}
 ASK_BACKENDS = 2
 
 
-class Backend(contract.Backend):
+class Backend(staged.Staged):
     """The CPU in float32: precision ``high``, because MNN's own choice may be fp16 where the CPU has it."""
 
     capabilities = contract.Capabilities(
@@ -54,17 +54,11 @@ class Backend(contract.Backend):
                 import MNN
         except ImportError as error:
             raise contract.not_imported("MNN", error) from error
-        return contract.Probe(MNN.version(), "cpu", "fp32")
+        self.found = contract.Probe(MNN.version(), "cpu", "fp32")
+        return self.found
 
-    def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
-        with tempfile.TemporaryDirectory(prefix="mnn-") as folder:
-            place = os.path.join(folder, f"{part.name}.mnn")
-            with open(place, "wb") as stream:
-                stream.write(self.build(part, options))
-            return self.load(place, part, options)  # which reads the whole file
-
-    def build(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
-        """The part in MNN's format."""
+    def parse(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
+        """The part in MNN's format: its converter reads and writes in one go."""
         import _tools  # MNN.tools.mnnconvert would install packages, and report what it converts, when it is imported
 
         with tempfile.TemporaryDirectory(prefix="mnn-") as folder:
@@ -80,15 +74,19 @@ class Backend(contract.Backend):
             with open(place, "rb") as stream:
                 return stream.read()
 
-    def load(self, place: str, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
-        """A session of a file in MNN's format."""
+    def build(self, parsed: bytes, part: contract.Part, options: Dict[str, Any]) -> bytes:
+        return parsed
+
+    def load(
+        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+    ) -> contract.Program:
         import MNN
 
         # Its own choice is four threads on any box, which on two cores wait for each other.
         threads = options.get("threads") or os.cpu_count()
         config = {"backend": "CPU", "precision": options.get("precision", "high"), "numThread": threads}
         with words.heard() as said:
-            net = MNN.Interpreter(place)
+            net = MNN.Interpreter(engine.path)
             session = net.createSession(config)
         if session is None:
             raise contract.refusal("load", said, REFUSALS)
