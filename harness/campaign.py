@@ -288,8 +288,7 @@ class Campaign:
                 self.writer.write(row)
 
     def _count(self, row: Row, target: Target) -> None:
-        # What was placed, timed or checked beforehand is no comparison with PyTorch, and a fake compares nothing.
-        evidence = row.check not in ("artifact", "placement", "cost") and not is_fake(row.version)
+        evidence = row.check in verdict.OF_PYTORCH and not is_fake(row.version)  # a fake compares nothing
         target.compared += row.compared if evidence else 0
         self.rows.append(row)
 

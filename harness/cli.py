@@ -263,7 +263,7 @@ def _explain(options: argparse.Namespace) -> int:
     except (ValueError, UnknownBackend) as error:
         raise BadInput(str(error)) from error
     print(page(rows))
-    return verdict.exit_code((row.status, row.compared) for row in rows)
+    return verdict.exit_code((row.status, row.compared * (row.check in verdict.OF_PYTORCH)) for row in rows)
 
 
 def _expectations(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """``conform explain CELL``: one cell once more, every check of it, with blame, knobs tried and the command."""
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def page(rows: list[Row]) -> str:
         near = ""
         if row.status == "PASS" and row.value is not None and row.bound:
             near = f"  {row.metric} {row.value:.3g} of {row.bound:.3g}"
-        lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<6} {row.compared:>10,} compared{near}")
+        lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<11} {row.compared:>10,} compared{near}")
     told = set()
     for row in rows:
         if row.status != "PASS" and (row.compared or row.message not in told):  # what was not run is told once
@@ -53,20 +54,23 @@ def page(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def staged(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The stages of a cell's parts, where a compiler built them: of an interpreter the cost check says as much."""
+    stages: list[dict[str, Any]] = next((row.detail["stages"] for row in rows if "stages" in row.detail), [])
+    return stages if any(one["stage"] in ("parse", "build") for one in stages) else []
+
+
 def _stages(rows: list[Row]) -> list[str]:
     """What each part went through, where a compiler built it: seconds, its artifact, the last lines of its log."""
-    stages: list[dict[str, Any]] = next((row.detail["stages"] for row in rows if "stages" in row.detail), [])
-    if {one["stage"] for one in stages} <= {"load", "run"}:  # an interpreter: the cost check says as much
-        return []
     lines = []
-    for one in stages:
+    for one in staged(rows):
         size = f", {one['bytes'] / 2**20:.1f} MiB" if "bytes" in one else ""
         kept = f", kept from a build of {one['build_seconds']:.2f} s" if one.get("cached") else ""
         failed = ", failed" if one.get("failed") else ""
         lines.append(f"  {one.get('part', ''):<8} {one['stage']:<5} {one['seconds']:>8.2f} s{size}{kept}{failed}")
         lines += [f"{'':<17}{one['artifact']}"] if one.get("artifact") else []
         lines += [f"{'':<17}{line[:63]}" for line in one.get("log", [])[-SHOWN:]]
-    return [*lines, ""]
+    return [*lines, ""] if lines else []
 
 
 SHOWN = 4

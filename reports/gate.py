@@ -22,8 +22,6 @@ from harness.text import Scorer, detokenise, saved_ids
 from reports import store
 from reports.policy import COSTS, METHODS, Policy, Text, Waiver, matches
 
-OF_PYTORCH = tuple(check for check in verdict.CHECKS if check not in ("artifact", "placement", "cost"))
-"""Checks whose elements were held against PyTorch."""
 FEWEST = 3
 """Cells without which a median of cost ratios has no spread."""
 
@@ -190,7 +188,7 @@ class _Judge:
             if age > timedelta(hours=self.policy.max_age_hours):
                 said = f"{age / timedelta(hours=1):.0f} hours old, {self.policy.max_age_hours:g} are allowed"
                 yield Reason("stale", oldest.check, said, oldest.command)
-        compared = sum(row.compared for row in checks.values() if row.check in OF_PYTORCH)
+        compared = sum(row.compared for row in checks.values() if row.check in verdict.OF_PYTORCH)
         if compared < need.compared:
             yield Reason(
                 "compared", "", f"{compared:,} elements compared, {need.compared:,} are required", some.command
@@ -265,7 +263,7 @@ class _Judge:
             elif number - 1 not in self.used:
                 found.append(Reason("waiver", "", f"{what} matches nothing; take it out"))
         rows = [row for key in required for row in self.results.cells[key].values()]
-        if not any(row.compared for row in rows if row.check in OF_PYTORCH):
+        if not any(row.compared for row in rows if row.check in verdict.OF_PYTORCH):
             found.append(Reason("compared", "", "no required cell compared anything; nothing is no pass"))
         return found
 

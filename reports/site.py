@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import jinja2
 
 from harness.bundle import Bundle
+from harness.explain import staged
 from harness.judge import verdict
-from harness.rows import Row
+from harness.rows import Row, is_simulated
 from reports import nights
 from reports.matrix import Entry, build, reason
 from reports.nights import Column
@@ -150,7 +151,11 @@ class Site:
             number=_number, milliseconds=_milliseconds, mebibytes=_mebibytes, age=self._age, clock=_clock
         )
         environment.globals.update(
-            words=WORDS, checks=verdict.CHECKS, built=self.now.strftime(nights.FORM), stale_days=self.stale_days
+            words=WORDS,
+            called=_called,
+            checks=verdict.CHECKS,
+            built=self.now.strftime(nights.FORM),
+            stale_days=self.stale_days,
         )
         for name in ("site.css", "site.js"):
             shutil.copyfile(TEMPLATES / name, folder / name)
@@ -227,6 +232,7 @@ class Site:
             "strip": nights.strip(self.line(page.row), self.every_night[:NIGHTS]),
             "strip_nights": self.every_night[:NIGHTS],
             "nights": len(self.every_night),
+            "stages": staged(rows.values()),
             "plots": self.sidecars.plots(rows),
             "tensors": [item for row in rows.values() for item in row.detail.get("tensors", {}).items()],
             "divergences": self.sidecars.divergences(rows.get("tokens")),
@@ -235,6 +241,10 @@ class Site:
             "costs": self.costs[_comparable(page)],
             "bundle_known": self.sidecars.known(page.row),
         }
+
+
+def _called(row: Row) -> str:
+    return verdict.called(row.status, row.kind, simulated=is_simulated(row.device))
 
 
 def _comparable(page: Page) -> tuple[object, ...]:

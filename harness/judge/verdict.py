@@ -5,6 +5,8 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
+OF_PYTORCH = tuple(check for check in CHECKS if check not in ("artifact", "placement", "cost"))
+"""Checks whose elements are held against PyTorch: what was placed, timed or checked beforehand is no comparison."""
 OTHER_CHECKS = ("probe", "operator", "export")
 """What rows also answer, and no cell of a bundle is asked: whether a backend is here, node tests, an export."""
 

@@ -48,7 +48,8 @@ def lacking(graph: Graph, can: Capabilities) -> Optional[StageError]:
         return StageError("parse", "shape", "the first step has a cache of length 0, which the adapter does not take")
     for port in (port for part in graph.parts for port in part.inputs + part.outputs):
         if port.dtype not in can.dtypes:
-            return StageError("parse", "dtype", f"{port.name} is {port.dtype}, which the adapter does not take")
+            takes = ", ".join(sorted(can.dtypes))
+            return StageError("parse", "dtype", f"{port.name} is {port.dtype}; the adapter takes {takes}")
         if not can.dynamic_dims and any(isinstance(dim, str) for dim in port.shape):
             return StageError("parse", "shape", f"{port.name} has dynamic dimensions, which the adapter does not take")
     return None

@@ -1,0 +1,88 @@
+"""Fakes of runtimes that build: an engine is the graph's bytes behind a mark, and ONNX Runtime is what runs it."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from backends import contract, ort, staged
+
+MARK = b"fake engine of "
+GONE = contract.Absent("no fake board is plugged in", "plug one in")
+
+
+class Runs(staged.Staged):
+    """Builds, loads and runs. ``did`` is each stage of the adapter that was called, with the part."""
+
+    device, version = "fake", "1.0-fake"
+
+    def probe(self) -> contract.Probe:
+        self.did: list[tuple[str, str]] = []
+        self.found = contract.Probe(self.version, self.device, "fp32")
+        return self.found
+
+    def parse(self, part: contract.Part, options: dict[str, Any]) -> bytes:
+        self.did.append(("parse", part.name))
+        with open(part.path, "rb") as stream:
+            return stream.read()
+
+    def build(self, parsed: bytes, part: contract.Part, options: dict[str, Any]) -> bytes:
+        self.did.append(("build", part.name))
+        for number in range(20):
+            self.note(f"layer {number}")
+        return MARK + parsed
+
+    def load(
+        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: dict[str, Any]
+    ) -> contract.Program:
+        self.did.append(("load", part.name))
+        with open(engine.path, "rb") as stream:
+            if not stream.read().startswith(MARK):
+                raise contract.StageError("load", "other", "this is no engine")
+        return _Placed(ort.Backend().compile(part, {"threads": 1}), self.device)
+
+
+class _Placed(contract.Program):
+    def __init__(self, inner: contract.Program, device: str) -> None:
+        self.inner, self.device = inner, device
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.inner.run(feeds)
+
+    def placement(self) -> contract.Placement:
+        return contract.Placement(self.device, "fp32", "the fake says so")
+
+
+class Simulates(Runs):
+    """Runs on what is no device."""
+
+    device = "simulator-fake"
+
+
+class Builds(Runs):
+    """There is nothing here to run on."""
+
+    missing = GONE
+    capabilities = replace(Runs.capabilities, deepest_stage="build")
+
+
+class Parses(Runs):
+    """There is no compiler here either."""
+
+    missing = GONE
+    capabilities = replace(Runs.capabilities, deepest_stage="parse")
+
+
+class RefusesStep(Builds):
+    """The encoder is built, and then the step part is refused."""
+
+    def build(self, parsed: bytes, part: contract.Part, options: dict[str, Any]) -> bytes:
+        if part.name == "step":
+            raise contract.StageError("build", "operator", "no kernel for Where")
+        return super().build(parsed, part, options)
+
+
+class DiesInBuild(Runs):
+    def build(self, parsed: bytes, part: contract.Part, options: dict[str, Any]) -> bytes:
+        os._exit(9)
