@@ -55,10 +55,10 @@ class Backend(staged.Staged):
         from iree.compiler.extras import onnx_importer
         from iree.compiler.ir import Context
 
-        model = onnx.load(part.path)
-        for output in model.graph.output:
-            output.type.tensor_type.ClearField("shape")
         try:
+            model = onnx.load(part.path)
+            for output in model.graph.output:
+                output.type.tensor_type.ClearField("shape")
             told = onnx_importer.ModelInfo(onnx.shape_inference.infer_shapes(model, data_prop=True))
             with Context() as context:
                 module = told.create_module(context=context).operation

@@ -3,10 +3,10 @@
 import re
 import shlex
 import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from tests import helpers
 
