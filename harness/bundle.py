@@ -97,6 +97,7 @@ class Batch(NamedTuple):
     source_start: int = 0
 
 
+@lru_cache(maxsize=None)
 def part_place(name: str) -> Tuple[int, int]:
     """When a part runs, and the source length that it is made for: ``step-48`` comes after ``encoder`` and is for 48."""
     stem, _, size = name.partition("-")

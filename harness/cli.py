@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     record.add_argument("--opset", type=span, help="one opset or a range (default: all that the exporters write)")
     record.add_argument("--layout", choices=LAYOUTS, help="only this layout (default: all)")
+    record.add_argument(
+        "--precision",
+        default="fp32,fp16,bf16",
+        help="precisions to record the noise of, with commas: what computes in one is judged by it (default: all)",
+    )
     record.add_argument("--traced-steps", type=count, default=520, help="steps that carry every tensor (default: 520)")
     record.add_argument("--max-steps", type=count, default=128, help="longest decode (default: 128)")
     record.add_argument(
@@ -300,8 +305,9 @@ def _record(options: argparse.Namespace) -> int:
         layouts = [options.layout] if options.layout else LAYOUTS
         digest = record.record(
             options.model, options.corpus, options.out, exporters=options.exporter.split(","),
-            opsets=options.opset, layouts=layouts, traced_steps=options.traced_steps, max_steps=options.max_steps,
-            threads=options.threads, overwrite=options.overwrite,
+            opsets=options.opset, layouts=layouts, precisions=options.precision.split(","),
+            traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
+            overwrite=options.overwrite,
         )  # fmt: skip
     except RecordError as error:
         raise BadInput(str(error)) from error

@@ -42,7 +42,7 @@ def record(
     exporters: Sequence[str] = tuple(EXPORTERS),
     opsets: Sequence[int] | None = None,
     layouts: Sequence[str] = LAYOUTS,
-    precisions: Sequence[str] = ("fp32",),
+    precisions: Sequence[str] = ("fp32", "fp16", "bf16"),
     traced_steps: int = 520,
     free_batch: int = 24,
     forced_batch: int = 6,
@@ -147,6 +147,10 @@ class _Recorder:
             self.bar.phase(f"replay {precision}", total)
             noisy = decode.forced(self.marian.load(precision), padded, rules, self.bar.tick)
             floors = decode.floors(golden, noisy)
+            if not all(np.isfinite(array).all() for array in floors.values()):
+                raise RecordError(
+                    f"precision {precision}: PyTorch's own decode in it is not finite; leave it out (--precision)"
+                )
             self._save(**{f"floor_{precision}_{name}": array for name, array in floors.items()})
 
     def _greedy(self, model: MarianMTModel, rules: Decode) -> list[decode.Decoded]:

@@ -25,12 +25,13 @@ def slots_of(part: Part) -> int:
 
 def filling(shape: Sequence[int], dtype: str, turn: int) -> np.ndarray:
     """An array that the caller may change: HOSTILE in size, of signs without a pattern."""
-    return _signs(tuple(shape), dtype) * np.array(-HOSTILE if turn else HOSTILE, dtype)
+    signs = _signs(tuple(shape), dtype)
+    return -signs if turn else signs.copy()
 
 
 @lru_cache(maxsize=8)
 def _signs(shape: Tuple[int, ...], dtype: str) -> np.ndarray:
-    return np.random.default_rng(0).choice(np.array([-1, 1], dtype), shape)
+    return np.random.default_rng(0).choice(np.array([-HOSTILE, HOSTILE], dtype), shape)
 
 
 def fill_rows(array: np.ndarray, rows: int) -> np.ndarray:

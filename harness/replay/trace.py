@@ -277,8 +277,9 @@ class TraceJudge:
     def _row_of_values(self, check: str, tally: Optional["Tally"]) -> Row:
         names = [name for name in self.series if self.golden.check_of(name) == check]
         judged = {name: self.series[name].judge(self.golden.groups(name)) for name in names}
-        misses = [miss for name in names for miss in judged[name][0]]
-        misses += [miss for miss in self.history_misses if self.golden.check_of(miss.tensor) == check]
+        # Of one step and tensor, what became of other entries says more than how far the new one is off.
+        misses = [miss for miss in self.history_misses if self.golden.check_of(miss.tensor) == check]
+        misses += [miss for name in names for miss in judged[name][0]]
         compared = sum(self.series[name].compared for name in names) + (self.history if check == "kv_values" else 0)
         detail: Dict[str, Any] = {"tensors": {name: judged[name][1] for name in names}}
         pattern = blame.pattern(self.series) if misses else ""
