@@ -90,7 +90,7 @@ def columns(places: list[Path]) -> list[str]:
     lines = [
         COLUMNS,
         "",
-        "From rows (`--rows`), each against the floor of the precision that its cells compute in: median, up to the largest.",
+        "From rows (`--rows`), each against the floor of the precision that its cells compute in: median, up to largest.",
         "",
         "| column | device | precision | bundle | layouts | opsets | tensors | tail | bulk | bulk of a part |",
         "|---|---|---|---|---|---|---|---|---|---|",
