@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Dim = Union[int, str]  # a fixed size, or the name of a dynamic one: batch, source (encoder length), past, total
+LAYOUTS = ("split", "unified", "static", "static-scatter")
 STAGES = ("parse", "build", "load", "run")
 KINDS = ("opset", "ir", "operator", "shape", "dtype", "other")
 
@@ -33,7 +34,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Part:
-    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``."""
+    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``; of a static graph one for each
+    source length, ``encoder-48``, ``step-48``."""
 
     name: str
     path: str
@@ -72,7 +74,7 @@ class Capabilities:
     dtypes: FrozenSet[str] = frozenset({"float32", "int64"})
     dynamic_dims: bool = True
     zero_length_dims: bool = True
-    layouts: FrozenSet[str] = frozenset({"split", "unified"})
+    layouts: FrozenSet[str] = frozenset(LAYOUTS)
     deepest_stage: str = "run"
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
     python benchmarks/bounds.py --out docs                                  what this environment has
     python benchmarks/bounds.py --out docs --python /path/to/python3.8 ...  other interpreters' ONNX Runtime as well
+    python benchmarks/bounds.py --out docs --rows results ...               the section of columns alone, from rows
 
 Every forced replay gives a tail and a bulk for each tensor, in units of PyTorch float32's own noise. Honest cells: runtimes
 × opsets × layouts × thread counts × optimizer levels × model sizes. Faulty cells: the smallest faults worth catching. Writes
@@ -26,6 +27,7 @@ from harness.judge import bounds  # noqa: E402
 from harness.replay.host import Limits, Worker  # noqa: E402
 from harness.replay.select import parse  # noqa: E402
 from harness.replay.trace import CHECKS, Golden  # noqa: E402
+from harness.rows import newest, read_all, seen_status  # noqa: E402
 from tests.helpers import judge  # noqa: E402
 from tests.mutant import Mutant  # noqa: E402
 from tests.saboteurs.edits import edited, epsilon, weight  # noqa: E402
@@ -36,6 +38,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "openvino": [{}, {"threads": 1}, {"CPU_RUNTIME_CACHE_CAPACITY": "0"}],
     "reference": [{}],
 }
+
+
+COLUMNS = "## Columns"
 
 
 class Point(NamedTuple):
@@ -59,8 +64,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for bounds.md and its plots")
     parser.add_argument("--python", nargs="*", default=[], help="interpreters with another onnxruntime")
+    parser.add_argument(
+        "--rows", nargs="+", type=Path, help="results folders or files: write the section of columns alone"
+    )
     parser.add_argument("--models", nargs="+", choices=list(OPSETS), default=list(OPSETS))
     options = parser.parse_args()
+    page = options.out / "bounds.md"
+    if options.rows:
+        old = page.read_text(encoding="utf-8")
+        page.write_text(old.replace(section(old), "\n".join(columns(options.rows)) + "\n\n"), encoding="utf-8")
+        return 0
     points: list[Point] = []
     with tempfile.TemporaryDirectory() as folder:
         for model in options.models:
@@ -70,6 +83,44 @@ def main() -> int:
             print(f"{model}: {len(points)} points", file=sys.stderr)
     write(options.out, points)
     return 0
+
+
+def columns(places: list[Path]) -> list[str]:
+    """The section of columns: where each runtime on each device stands, over all of its cells in those rows."""
+    lines = [
+        COLUMNS,
+        "",
+        "From rows (`--rows`), each against the floor of the precision that its cells compute in: median, up to largest.",
+        "",
+        "| column | device | precision | bundle | layouts | opsets | tensors | tail | bulk | bulk of a part |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for row in newest(row for _, row in read_all(places)):
+        if row.cell:
+            found.setdefault((f"{row.backend}@{row.version}", row.device, row.precision, row.bundle), []).append(row)
+    for column, rows in sorted(found.items()):
+        points = points_of("honest", "", "", [row for row in rows if seen_status(row) == "PASS"])
+        measured = list(zip(*((point.tail, point.bulk, point.part) for point in points), strict=True))
+        if measured:
+            ran = [row for row in rows if row.compared and row.check != "artifact"]
+            layouts, opsets = sorted({row.layout for row in ran}), sorted({row.opset for row in ran})
+            span = f"{opsets[0]}–{opsets[-1]}" if len(opsets) > 1 else str(opsets[0])
+            cells = [
+                *column,
+                ", ".join(layouts),
+                span,
+                str(len(measured[0])),
+                *(_two(np.array(one)) for one in measured),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def section(page: str) -> str:
+    """The section of columns of a page that was written before, to the next heading."""
+    _, head, rest = page.partition(COLUMNS)
+    return head + rest.partition("\n## ")[0] + "\n" if head else ""
 
 
 def bundle_of(model: str, folder: Path) -> Path:
@@ -173,6 +224,8 @@ def group(tensor: str) -> str:
 
 def write(out: Path, points: list[Point]) -> None:
     out.mkdir(parents=True, exist_ok=True)
+    page = out / "bounds.md"
+    old = section(page.read_text(encoding="utf-8")) if page.exists() else ""
     plot_logits(out / "bounds-logits.svg", [point for point in points if point.tensor == "logits"])
     plot_tensors(out / "bounds-tensors.svg", points)
     good = [point for point in points if point.kind == "honest"]
@@ -204,6 +257,7 @@ def write(out: Path, points: list[Point]) -> None:
             lines.append(f"| {model} | {name} | {_two(tails)} | {_two(bulks)} | {_two(parts)} | {widest.what} |")
     lines += [
         "",
+        *old.splitlines(),
         "## Faults",
         "",
         "The tensor that shows the fault most; **bold** is over its limit. A fault is caught when either is.",
@@ -240,7 +294,7 @@ def write(out: Path, points: list[Point]) -> None:
         "than a few times what PyTorch float32 itself does. With random weights (small, medium, opus-mt) layer norms see",
         "inputs of another scale than in a trained model, so how far a wrong eps stands out there says little.",
     ]
-    (out / "bounds.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _two(values: np.ndarray) -> str:

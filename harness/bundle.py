@@ -34,7 +34,8 @@ import numpy as np
 
 from backends.contract import Part, Port
 
-SCHEMA = 1
+SCHEMA = 2
+"""2 has static graphs; what is read of a bundle of 1 is the same."""
 MANIFEST = "manifest.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 PART_ORDER = ("encoder", "first", "step")
@@ -96,9 +97,16 @@ class Batch(NamedTuple):
     source_start: int = 0
 
 
+@lru_cache(maxsize=None)
+def part_place(name: str) -> Tuple[int, int]:
+    """When a part runs, and the source length that it is made for: ``step-48`` comes after ``encoder`` and is for 48."""
+    stem, _, size = name.partition("-")
+    return PART_ORDER.index(stem), int(size or 0)
+
+
 @dataclass(frozen=True)
 class Graph:
-    """One exported variant. ``parts`` in the order in which they run."""
+    """One exported variant. ``parts`` in the order in which they run, those of a static graph for short sources first."""
 
     exporter: str
     layout: str
@@ -111,8 +119,18 @@ class Graph:
     def id(self) -> str:
         return f"{self.exporter}/{self.layout}/{self.precision}/op{self.opset}"
 
-    def part(self, name: str) -> Part:
-        return next(part for part in self.parts if part.name == name)
+    @property
+    def static(self) -> bool:
+        """Whether every size is fixed, and a part there for each of a few source lengths."""
+        return self.layout.startswith("static")
+
+    def part(self, name: str, source: int = 0) -> Part:
+        """The part of that name; of a static graph the first that takes ``source`` ids. Raises KeyError."""
+        found = (part for part in self.parts if part_place(part.name)[0] == part_place(name)[0])
+        for part in found:
+            if not self.static or part_place(part.name)[1] >= source:
+                return part
+        raise KeyError(f"{self.id} has no {name} for a source of {source} ids")
 
 
 @dataclass(frozen=True)
@@ -201,9 +219,9 @@ class Bundle:
             raise self._error(f"{MANIFEST} is damaged ({error})") from error
         if not isinstance(manifest, dict) or manifest.get("format") != "seq2seq-conformance-bundle":
             raise self._error(f"{MANIFEST} is not a bundle's", "give a folder made by `conform record`")
-        if manifest.get("schema") != SCHEMA:
+        if manifest.get("schema") not in range(1, SCHEMA + 1):
             raise self._error(
-                f"schema {manifest.get('schema')!r}, this checkout reads schema {SCHEMA}",
+                f"schema {manifest.get('schema')!r}, this checkout reads schemas 1 to {SCHEMA}",
                 "update the checkout or record the bundle anew",
             )
         return manifest
@@ -244,8 +262,7 @@ class Bundle:
                 ports(entry["parts"][name]["inputs"]),
                 ports(entry["parts"][name]["outputs"]),
             )
-            for name in PART_ORDER
-            if name in entry["parts"]
+            for name in sorted(entry["parts"], key=part_place)
         )
         return Graph(entry["exporter"], entry["layout"], entry["precision"], entry["opset"], entry["ir"], parts)
 
@@ -335,12 +352,9 @@ class Bundle:
 
     def weights(self, graph: Graph) -> List[str]:
         """Names of the files with the external weights that a graph's parts share."""
-        entry = next(
-            item
-            for item in self.manifest["graphs"]
-            if item["parts"]["encoder"]["file"] == os.path.basename(graph.part("encoder").path)
-        )
-        return sorted({name for part in entry["parts"].values() for name in part.get("weights", [])})
+        files = {os.path.basename(part.path) for part in graph.parts}
+        parts = (part for item in self.manifest["graphs"] for part in item["parts"].values() if part["file"] in files)
+        return sorted({name for part in parts for name in part.get("weights", [])})
 
     def weight_bytes(self, graph: Graph) -> int:
         """Bytes of those files."""

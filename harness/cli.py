@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from backends.contract import LAYOUTS
 from harness.bundle import Bundle, BundleError
 from harness.cell import count, span
 from harness.judge import verdict
@@ -59,7 +60,12 @@ def _parser() -> argparse.ArgumentParser:
         help="of PyTorch's exporters, with commas (default: torchscript,dynamo)",
     )
     record.add_argument("--opset", type=span, help="one opset or a range (default: all that the exporters write)")
-    record.add_argument("--layout", choices=["split", "unified"], help="only this layout (default: both)")
+    record.add_argument("--layout", choices=LAYOUTS, help="only this layout (default: all)")
+    record.add_argument(
+        "--precision",
+        default="fp32,fp16,bf16",
+        help="precisions to record the noise of, with commas: what computes in one is judged by it (default: all)",
+    )
     record.add_argument("--traced-steps", type=count, default=520, help="steps that carry every tensor (default: 520)")
     record.add_argument("--max-steps", type=count, default=128, help="longest decode (default: 128)")
     record.add_argument(
@@ -296,11 +302,12 @@ def _record(options: argparse.Namespace) -> int:
             raise BadInput(f"--against {options.against}: is what --out replaces; copy the old bundle first")
         old = Bundle(str(options.against))
     try:
-        layouts = [options.layout] if options.layout else ["split", "unified"]
+        layouts = [options.layout] if options.layout else LAYOUTS
         digest = record.record(
             options.model, options.corpus, options.out, exporters=options.exporter.split(","),
-            opsets=options.opset, layouts=layouts, traced_steps=options.traced_steps, max_steps=options.max_steps,
-            threads=options.threads, overwrite=options.overwrite,
+            opsets=options.opset, layouts=layouts, precisions=options.precision.split(","),
+            traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
+            overwrite=options.overwrite,
         )  # fmt: skip
     except RecordError as error:
         raise BadInput(str(error)) from error

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
+from backends.contract import LAYOUTS
 from harness.judge import verdict
 from harness.replay.select import ROOT
 from harness.rows import Row
@@ -22,7 +23,6 @@ else:
     import tomli as tomllib
 
 REQUIRED = {"checks", "status", "reason", "link"}
-LAYOUTS = ("split", "unified")
 OPTIONAL = {"version", "opset", "layout", "device", "step"}
 
 

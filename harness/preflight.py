@@ -19,6 +19,7 @@ BLAME = {"tokenizer": "do not spell their text", "golden": "the golden holds NaN
 """Whose fault a problem is that no graph is to blame for, by words of its message."""
 SPECIAL = ("</s>", "<pad>", "<s>")
 LARGEST = {"fp16": 65504.0}
+FLOATS = {"FLOAT": "<f4", "FLOAT16": "<f2", "DOUBLE": "<f8"}
 PROTO = onnx_proto.load()
 # ONNX's names for element types where numpy has another one.
 NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -110,8 +111,8 @@ def _statements(bundle: Bundle, graph: Graph, part: Part, model: Any) -> Iterato
     inputs = [value for value in model.graph.input if value.name not in stored]
     for word, values, ports in (("input", inputs, part.inputs), ("output", model.graph.output, part.outputs)):
         yield from _ports(word, values, ports)
-    if graph.precision in LARGEST:
-        yield from (_overflow(tensor, graph.precision) for tensor in _constants(model))
+    if graph.precision in LARGEST or graph.layout.startswith("static"):
+        yield from overflows(model, "fp16")
     for tensor in _tensors(model.graph):
         if tensor.data_location == PROTO.TensorProto.EXTERNAL:
             yield _external(bundle, tensor)
@@ -136,6 +137,11 @@ def _ports(word: str, values: Any, ports: "tuple[Port, ...]") -> Iterator[str]:
                 yield f"{port.name}: the graph fixes axis {axis} at {size}, the manifest says {told}"
 
 
+def overflows(model: Any, precision: str) -> Iterator[str]:
+    """One entry a constant that stands in the file: empty when the precision holds it, else what is wrong."""
+    return (_overflow(tensor, precision) for tensor in _constants(model))
+
+
 def _constants(model: Any) -> Iterator[Any]:
     """Tensors whose values stand in the file: initializers and the values of Constant nodes."""
     yield from (tensor for tensor in model.graph.initializer if tensor.raw_data or tensor.float_data)
@@ -145,13 +151,10 @@ def _constants(model: Any) -> Iterator[Any]:
 
 def _overflow(tensor: Any, precision: str) -> str:
     """A mask of -1e9 is fine in fp32 and turns into minus infinity, then NaN, in fp16."""
-    kind = PROTO.TensorProto.DataType.Name(tensor.data_type)
-    if kind == "FLOAT":
-        values = np.frombuffer(tensor.raw_data, "<f4") if tensor.raw_data else np.array(tensor.float_data, np.float32)
-    elif kind == "FLOAT16":
-        values = np.frombuffer(tensor.raw_data, "<f2") if tensor.raw_data else np.array([], np.float16)
-    else:
+    kind = FLOATS.get(PROTO.TensorProto.DataType.Name(tensor.data_type))
+    if kind is None:
         return ""
+    values = np.frombuffer(tensor.raw_data, kind) if tensor.raw_data else np.array(tensor.float_data, np.float32)
     largest = float(np.abs(values.astype(np.float64)).max()) if values.size else 0.0
     if largest <= LARGEST[precision]:
         return ""

@@ -305,8 +305,12 @@ def _last(matrix: Matrix, head: _Head, name: str) -> str:
 
 
 def newest_common(matrix: Matrix) -> list[str]:
-    """The newest opset that passes in every column shown, and what each step up would lose."""
+    """The newest opset that passes in every column shown, and what each step up would lose.
+
+    Not every layout has a graph of every opset: where no column of a layout has a row, none of them lacks one.
+    """
     passing: dict[Column, set[Line]] = {column: set() for column in matrix.columns}
+    there = {(line, column.layout) for line, column in matrix.entries}
     for (line, column), entry in matrix.entries.items():
         if entry.status == "PASS" and not is_simulated(column.device):
             passing[column].add(line)
@@ -314,17 +318,23 @@ def newest_common(matrix: Matrix) -> list[str]:
     rest = [column for column in matrix.columns if column not in never]
     if not rest or len(matrix.lines) < 2:
         return []
-    common = [line for line in matrix.lines if all(line in passing[column] for column in rest)]
+
+    def lost_at(line: Line) -> list[Column]:
+        return [column for column in rest if line not in passing[column] and (line, column.layout) in there]
+
+    common = [line for line in matrix.lines if not lost_at(line)]
     page = _Page(matrix)
     where = " on a device" if any(is_simulated(column.device) for column in never) else ""
     left = f" (leaving out what passes at none{where}: {_names(never, matrix)})" if never else ""
     if not common:
         return [f"No opset passes in every column{left}."]
     best = common[-1]
-    words = f"Newest opset that passes in every column{left}: {page.label(best).strip()}."
+    all_there = all((best, column.layout) in there for column in rest)
+    has = "" if all_there else " that has it"
+    words = f"Newest opset that passes in every column{has}{left}: {page.label(best).strip()}."
     lost_before: set[Column] = set()
     for line in matrix.lines[matrix.lines.index(best) + 1 :]:
-        lost = [column for column in rest if line not in passing[column]]
+        lost = lost_at(line)
         new = [column for column in lost if column not in lost_before]
         if new:
             words += f" {page.label(line).strip()} would lose {_names(new, matrix)}{' too' if lost_before else ''};"

@@ -15,7 +15,8 @@ Feeds = dict[str, np.ndarray]
 
 class Mutant(contract.Backend):
     """ONNX Runtime with hooks. ``graph(part name, model)`` edits the ONNX model in place; ``feeds(part name, step, feeds)``
-    and ``outputs(part name, step, feeds, outputs)`` return what is really fed and given. ``step`` is -1 in the encoder.
+    and ``outputs(part name, step, feeds, outputs)`` return what is really fed and given. ``step`` is -1 in the encoder. The
+    name of a static part comes without its source length.
     """
 
     capabilities = ort.Backend.capabilities
@@ -41,7 +42,7 @@ class Mutant(contract.Backend):
         if self.graph is None:
             return _Mutated(self, part, self.inner.compile(part, options))
         model = onnx.load(part.path)
-        self.graph(part.name, model)
+        self.graph(part.name.partition("-")[0], model)
         with tempfile.TemporaryDirectory() as folder:
             place = os.path.join(folder, "mutant.onnx")
             onnx.save(model, place)
@@ -51,17 +52,23 @@ class Mutant(contract.Backend):
 
 class _Mutated(contract.Program):
     def __init__(self, mutant: Mutant, part: contract.Part, inner: contract.Program) -> None:
-        self.mutant, self.part, self.inner = mutant, part, inner
+        self.mutant, self.name, self.inner = mutant, part.name.partition("-")[0], inner
 
     def run(self, feeds: Feeds) -> Feeds:
-        caches = [array for name, array in feeds.items() if ".decoder." in name]
-        step = -1 if self.part.name == "encoder" else (caches[0].shape[2] if caches else 0)
+        step = self._step(feeds)
         if self.mutant.feeds:
-            feeds = self.mutant.feeds(self.part.name, step, dict(feeds))
+            feeds = self.mutant.feeds(self.name, step, dict(feeds))
         outputs = self.inner.run(feeds)
         if self.mutant.outputs:
-            outputs = self.mutant.outputs(self.part.name, step, feeds, dict(outputs))
+            outputs = self.mutant.outputs(self.name, step, feeds, dict(outputs))
         return outputs
+
+    def _step(self, feeds: Feeds) -> int:
+        if self.name == "encoder":
+            return -1
+        if "position" in feeds:
+            return int(feeds["position"][0])
+        return next((array.shape[2] for name, array in feeds.items() if ".decoder." in name), 0)
 
     def placement(self) -> contract.Placement | None:
         return self.inner.placement()

@@ -117,7 +117,7 @@ BAD = {
     "binary manifest": Bad(lambda draft: draft.put("manifest.json", b"\xff\xfe\x00"), ("manifest.json is damaged",)),
     "foreign manifest": Bad(lambda draft: draft.put("manifest.json", b'{"name": "x"}'), ("is not a bundle's",)),
     "list for a manifest": Bad(lambda draft: draft.put("manifest.json", b"[1]"), ("is not a bundle's",)),
-    "newer schema": Bad(_set(schema=2), ("schema 2", "reads schema 1", "update the checkout")),
+    "newer schema": Bad(_set(schema=3), ("schema 3", "reads schemas 1 to 2", "update the checkout")),
     "schema of another type": Bad(_set(schema="1"), ("schema '1'",)),
     "missing file": Bad(lambda draft: (draft.place / "tokens.npy").unlink(), ("tokens.npy is missing",)),
     "truncated file": Bad(_cut("trace_self.npy", 5000), ("trace_self.npy has 5000 bytes",)),

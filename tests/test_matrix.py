@@ -188,6 +188,15 @@ def test_the_line_below_says_how_far_one_can_go_and_what_a_step_up_loses() -> No
     assert line == "Newest opset that passes in every column: 13. 14 would lose ort@1.8.1 unified; 15 would lose ort@1.8.1 split too."  # fmt: skip  # noqa: E501
 
 
+def test_a_layout_without_a_graph_of_an_opset_does_not_hold_the_others_back() -> None:
+    rows = [row(opset=opset) for opset in (16, 17, 18)] + [row(opset=opset, layout="static") for opset in (16, 17)]
+    (line,) = matrix.newest_common(matrix.build(rows))
+    assert line == "Newest opset that passes in every column that has it: 18."
+    rows += [row(opset=opset, layout="static", version="1.3") for opset in (16, 18)]
+    (line,) = matrix.newest_common(matrix.build(rows))
+    assert line == "Newest opset that passes in every column: 16. 17 would lose ort@1.3; 18 would lose ort@1.32.0 static too."
+
+
 def test_a_cell_links_to_its_rows() -> None:
     made = matrix.build([row(run="box-1"), row("FAIL", opset=9, message="bad", run="box-2")])
     page = matrix.markdown(made, {"box-1": "../results/box-1.jsonl"})

@@ -17,13 +17,13 @@ from harness.replay.trace import Golden
 from harness.rows import Row
 from harness.text import Scorer, complete
 from tests import helpers
-from tests.saboteurs import bundles, cache, controls, feeds, graph, loop, outputs, process, refusals, runtimes
+from tests.saboteurs import bundles, cache, controls, feeds, graph, loop, outputs, process, refusals, runtimes, static
 from tests.saboteurs.frame import Control, Refusal, Saboteur, Step, array_edit, brief, spoilt, whole
 
-SABOTEURS = [one for kind in (graph, feeds, cache, outputs, loop, bundles, runtimes) for one in kind.SABOTEURS]
+SABOTEURS = [one for kind in (graph, feeds, cache, outputs, loop, static, bundles, runtimes) for one in kind.SABOTEURS]
 DIAGNOSES = {
     "output bias missing": ("bias", "one-entry", "pad-on-top-always"),
-    "fully masked": ("fully-masked", "nan-from"),
+    "fully masked": ("fully-masked", "nan-from", "1e9-in-fp16"),
     "started with another token": ("starts-with",),
     "position frozen": ("position", "late", "embedding"),
 }

@@ -18,7 +18,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from harness.bundle import Batch, Decode, Trace, pad_rows
 from harness.golden import RecordError
 from harness.golden.parts import cache_word, empty_cache
-from harness.replay.invariance import more_padding, select_rows
+from harness.replay.invariance import more_padding
+from harness.replay.static import select_rows
 
 TOP = 4
 Arrays = dict[str, np.ndarray]

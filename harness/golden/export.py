@@ -15,15 +15,24 @@ import onnx
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from harness import preflight
 from harness.golden import RecordError, first_line
-from harness.golden.parts import Traceable
+from harness.golden.parts import STATIC, Traceable
 
 EXPORTERS = {"torchscript": range(9, 24), "dynamo": range(18, 29)}
 """The opsets that each exporter is recorded at. TorchScript refuses 24. Asked for less than 17, dynamo writes 18 and only
 logs it; 17 it converts down. 28 is the newest that onnx 1.23 knows. ``conform exporters`` measures all of this."""
+STATIC_OPSETS = {"static": range(11, 20), "static-scatter": (11, 13, 16, 18)}
+"""Opsets of the static layouts, by TorchScript: what edge compilers take; where ScatterElements has another version."""
 EXTERNAL = 1024
 """Tensors from this many bytes on go to a file of their own; smaller ones stay in the graph."""
 SUFFIX = "_output_0"
+
+
+def writes(exporter: str, opset: int, layout: str) -> bool:
+    """Whether a graph is recorded of this combination."""
+    static = exporter == "torchscript" and opset in STATIC_OPSETS.get(layout, ())
+    return static if layout in STATIC else opset in EXPORTERS[exporter]
 
 
 def export_part(part: Traceable, exporter: str, opset: int, place: Path) -> tuple[dict[str, Any], int]:
@@ -64,6 +73,7 @@ def settle(part: Traceable, place: Path) -> tuple[dict[str, Any], int]:
     """
     model = onnx.load(str(place))
     model.ir_version = helper.find_min_ir_version_for(model.opset_import)
+    _check_operators(model, part, place.name)
     _strip(model)
     _rename(model)
     weights = _move_weights(model, place.parent)
@@ -141,6 +151,16 @@ def _log(printed: bytes, error: Exception) -> str:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(printed + str(error).encode())
     return name
+
+
+def _check_operators(model: ModelProto, part: Traceable, file: str) -> None:
+    """Raise RecordError where a static part has what a compiler of fixed sizes in fp16 cannot take."""
+    if not part.avoids:
+        return
+    found = sorted({node.op_type for node in model.graph.node if node.op_type.startswith(part.avoids)})
+    found += [problem for problem in preflight.overflows(model, "fp16") if problem]
+    if found:
+        raise RecordError(f"export of {file}: a static graph must not have {', '.join(found)}; leave this opset out")
 
 
 def _strip(model: ModelProto) -> None:

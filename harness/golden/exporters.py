@@ -34,7 +34,7 @@ from harness.cell import Cell
 from harness.golden import RecordError, corpus, first_line, witness
 from harness.golden.export import opsets, settle, write
 from harness.golden.marian import Marian
-from harness.golden.parts import LAYOUTS, Traceable, parts
+from harness.golden.parts import DYNAMIC, Traceable, parts
 from harness.golden.record import record
 from harness.judge import verdict
 from harness.replay.host import Limits, Worker
@@ -73,7 +73,7 @@ def survey(
     corpus_file: str | os.PathLike[str] = CORPUS,
     exporters: Sequence[str] = tuple(VARIANTS),
     wanted: Sequence[int] = OPSETS,
-    layouts: Sequence[str] = LAYOUTS,
+    layouts: Sequence[str] = DYNAMIC,
     silence: float = 120,
     progress: bool = True,
 ) -> list[Row]:

@@ -6,34 +6,51 @@ change nothing in the numbers and hide runtime faults in the fused pattern).
 """
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import MarianMTModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from backends.contract import Dim
+from backends.contract import LAYOUTS, Dim
 
 BATCH, SOURCE, PAST = 2, 5, 3
 """Sizes of the example inputs. They differ from each other, from 0 and from 1, or a size that was baked in goes unseen."""
 SIDES = ("key", "value")
-LAYOUTS = ("split", "unified")
+DYNAMIC = ("split", "unified")
+STATIC = tuple(layout for layout in LAYOUTS if layout not in DYNAMIC)
+LOWEST = -1e4
+"""What a static graph adds to the score of a masked place: exp() of it is 0, and fp16 holds it; -1e9 would be infinite."""
 Shapes = dict[str, tuple[Dim, ...]]
+
+
+class Sizes(NamedTuple):
+    """The fixed sizes of a static encoder and step: rows, source ids, slots of the decoder's own cache."""
+
+    batch: int
+    source: int
+    slots: int
 
 
 @dataclass(frozen=True)
 class Traceable:
-    """One part before its export. ``inputs`` and ``outputs`` map a port's name to its shape, in the module's order."""
+    """One part before its export. ``inputs`` and ``outputs`` map a port's name to its shape, in the module's order.
+
+    ``home``: the layout that its file is named after, empty for a file that several share. ``avoids``: what the names of
+    operators that it must not have begin with; what avoids any holds no constant that fp16 does not.
+    """
 
     name: str
     module: nn.Module
     examples: tuple[Tensor, ...]
     inputs: Shapes
     outputs: Shapes
+    home: str = ""
+    avoids: tuple[str, ...] = ()
 
     @cached_property
     def program(self) -> torch.export.ExportedProgram:
@@ -57,13 +74,15 @@ def empty_cache() -> EncoderDecoderCache:
 class _Encoder(nn.Module):  # type: ignore[misc]  # torch is not followed
     """(input_ids, attention_mask) [batch, source] int64 -> last_hidden_state; with ``cross``, K and V of each layer."""
 
-    def __init__(self, model: MarianMTModel, cross: bool) -> None:
+    def __init__(self, model: MarianMTModel, cross: bool, lowest: float | None = None) -> None:
         super().__init__()
         self.encoder = model.model.encoder
+        self.lowest = lowest
         self.cross = nn.ModuleList(layer.encoder_attn for layer in model.model.decoder.layers) if cross else None
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        hidden = self.encoder(input_ids=ids, attention_mask=_additive(mask, self.encoder.dtype)).last_hidden_state
+        mask = _additive(mask, self.encoder.dtype, self.lowest)
+        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         outputs = [hidden]
         for attention in self.cross or ():
             for project in (attention.k_proj, attention.v_proj):
@@ -73,7 +92,9 @@ class _Encoder(nn.Module):  # type: ignore[misc]  # torch is not followed
 
 
 class _Decoder(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """What both decoder parts share: one token [batch, 1] int64 through the layers, to the raw logits."""
+    """What all decoder parts share: one token [batch, 1] int64 through the layers, to the raw logits."""
+
+    lowest: float | None = None
 
     def __init__(self, model: MarianMTModel) -> None:
         super().__init__()
@@ -81,13 +102,24 @@ class _Decoder(nn.Module):  # type: ignore[misc]  # torch is not followed
         self.lm_head = model.lm_head
         self.register_buffer("final_logits_bias", model.final_logits_bias)
 
-    def decode(self, ids: Tensor, mask: Tensor, hidden: Tensor, cache: EncoderDecoderCache, past: int) -> Tensor:
+    def decode(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        hidden: Tensor,
+        cache: EncoderDecoderCache,
+        past: int = 0,
+        position: Tensor | None = None,
+        written: Tensor | None = None,
+    ) -> Tensor:
+        """``past``, or ``position`` [1] int64: the token's place. ``written``: additive mask of the slots to be seen."""
         decoder = self.decoder
-        state = decoder.embed_tokens(ids) * decoder.embed_scale + decoder.embed_positions(ids.shape, past)
-        mask = _additive(mask, state.dtype)
+        place = {"position_ids": position}
+        state = decoder.embed_tokens(ids) * decoder.embed_scale + decoder.embed_positions(ids.shape, past, **place)
+        mask = _additive(mask, state.dtype, self.lowest)
         for layer in decoder.layers:
             known = {cache_word(layer.forward): cache, "encoder_attention_mask": mask, "use_cache": True}
-            state = layer(state, None, hidden, **known)
+            state = layer(state, written, hidden, **known)
         logits: Tensor = self.lm_head(state) + self.final_logits_bias
         return logits
 
@@ -97,7 +129,7 @@ class _First(_Decoder):
 
     def forward(self, ids: Tensor, hidden: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         cache = empty_cache()
-        logits = self.decode(ids, mask, hidden, cache, 0)
+        logits = self.decode(ids, mask, hidden, cache)
         return (logits, *_tensors(cache, cross=True))
 
 
@@ -116,9 +148,54 @@ class _Step(_Decoder):
         return (logits, *_tensors(cache, cross=False))
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Hugging Face's eager mask [batch, 1, 1, source]: 0 where ``mask`` is 1, else the lowest number of the dtype."""
-    return torch.where(mask[:, None, None, :] > 0, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
+class _StaticStep(_Decoder):
+    """One step over buffers of fixed size, in the order of _Step; ``position`` [1] int64 is the slot that it writes."""
+
+    lowest = LOWEST
+
+    def __init__(self, model: MarianMTModel, scatter: bool) -> None:
+        super().__init__(model)
+        self.scatter = scatter
+
+    def forward(self, ids: Tensor, position: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        slots = torch.arange(past[0].shape[2])
+        write = _scattering(position) if self.scatter else _blending((slots == position)[:, None])
+        cache = empty_cache()
+        for layer in range(len(self.decoder.layers)):
+            own_key, own_value, cross_key, cross_value = past[4 * layer : 4 * layer + 4]
+            cache.self_attention_cache.layers.append(_Slots(own_key, own_value, write))
+            cache.cross_attention_cache.layers.append(_filled(cross_key, cross_value))
+            cache.is_updated[layer] = True
+        written = torch.where(slots <= position, torch.zeros((), dtype=past[0].dtype), LOWEST)[None, None, None]
+        logits = self.decode(ids, mask, past[2], cache, position=position, written=written)
+        return (logits, *_tensors(cache, cross=False))
+
+
+class _Slots(DynamicLayer):  # type: ignore[misc]  # torch is not followed
+    """A cache that keeps its length: ``write(buffer, new)`` gives the buffer with the new entry in its slot."""
+
+    def __init__(self, key: Tensor, value: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.lazy_initialization(key, value)
+        self.keys, self.values, self.write = key, value, write
+
+    def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = self.write(self.keys, key), self.write(self.values, value)
+        return self.keys, self.values
+
+
+def _blending(here: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda buffer, new: torch.where(here, new, buffer)
+
+
+def _scattering(position: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda buffer, new: buffer.scatter(2, position[None, None, :, None].expand(new.shape), new)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype, lowest: float | None = None) -> Tensor:
+    """Eager mask [batch, 1, 1, source]: 0 where ``mask`` is 1, else ``lowest``, or Hugging Face's lowest of the dtype."""
+    lowest = torch.finfo(dtype).min if lowest is None else lowest
+    return torch.where(mask[:, None, None, :] > 0, torch.zeros((), dtype=dtype), lowest)
 
 
 def _filled(key: Tensor, value: Tensor) -> DynamicLayer:
@@ -136,60 +213,80 @@ def _tensors(cache: EncoderDecoderCache, cross: bool) -> list[Tensor]:
     return result
 
 
-def parts(model: MarianMTModel, layout: str) -> list[Traceable]:
-    """The parts of a layout (``split`` or ``unified``), in the order in which they run."""
+def parts(model: MarianMTModel, layout: str, buckets: Sequence[Sizes] = ()) -> list[Traceable]:
+    """The parts of a layout, in the order in which they run; of a static one an encoder and a step for each bucket."""
+    if layout in DYNAMIC:
+        return _parts(model, layout, None)
+    return [part for sizes in buckets for part in _parts(model, layout, sizes)]
+
+
+def _parts(model: MarianMTModel, layout: str, fixed: Sizes | None) -> list[Traceable]:
     config = model.config
     heads = config.decoder_attention_heads
     dim = config.d_model // heads
     layers = range(config.decoder_layers)
-    source: tuple[Dim, ...] = ("batch", "source")
+    rows, length, entries = fixed or (BATCH, SOURCE, PAST)
+    batch, last, past, total = (rows, length, entries, entries) if fixed else ("batch", "source", "past", "total")
+    source: tuple[Dim, ...] = (batch, last)
     hidden: tuple[Dim, ...] = (*source, config.d_model)
-    logits: Shapes = {"logits": ("batch", 1, model.final_logits_bias.shape[-1])}
+    logits: Shapes = {"logits": (batch, 1, model.final_logits_bias.shape[-1])}
 
     def kv(stem: str, wanted: dict[str, Dim]) -> Shapes:
         return {
-            f"{stem}.{layer}.{kind}.{side}": ("batch", heads, length, dim)
+            f"{stem}.{layer}.{kind}.{side}": (batch, heads, length, dim)
             for layer in layers
             for kind, length in wanted.items()
             for side in SIDES
         }
 
     def example(length: int) -> Tensor:
-        count = BATCH * heads * length * dim
-        return torch.linspace(-1, 1, count, dtype=model.dtype).reshape(BATCH, heads, length, dim)
+        count = rows * heads * length * dim
+        return torch.linspace(-1, 1, count, dtype=model.dtype).reshape(rows, heads, length, dim)
 
-    ids = torch.arange(BATCH * SOURCE).reshape(BATCH, SOURCE) % config.vocab_size
-    mask = torch.tensor([[1] * SOURCE, [1] * (SOURCE - 2) + [0] * 2])
+    ids = torch.arange(rows * length).reshape(rows, length) % config.vocab_size
+    mask = torch.ones_like(ids)
+    mask[-1, -2:] = 0
     token = ids[:, :1]
-    unified = layout == "unified"
+    # A tensor of its own for every port: torch.export takes one that is given twice for one and the same input.
+    caches = [example(size) for _ in layers for size in (entries, entries, length, length)]
+    known = kv("past_key_values", {"decoder": past, "encoder": last})
+    split, scatter = layout == "split", layout == "static-scatter"
     encoder = Traceable(
         "encoder",
-        _Encoder(model, cross=unified).eval(),
+        _Encoder(model, not split, LOWEST if fixed else None).eval(),
         (ids, mask),
         {"input_ids": source, "attention_mask": source},
-        {"last_hidden_state": hidden, **(kv("present", {"encoder": "source"}) if unified else {})},
+        {"last_hidden_state": hidden, **({} if split else kv("present", {"encoder": last}))},
+        "static" if fixed else layout,
     )
     first = Traceable(
         "first",
         _First(model).eval(),
-        (
-            token,
-            torch.linspace(-1, 1, BATCH * SOURCE * config.d_model, dtype=model.dtype).reshape(BATCH, SOURCE, -1),
-            mask,
-        ),
-        {"input_ids": ("batch", 1), "encoder_hidden_states": hidden, "encoder_attention_mask": source},
-        {**logits, **kv("present", {"decoder": 1, "encoder": "source"})},
+        (token, torch.linspace(-1, 1, ids.numel() * config.d_model, dtype=model.dtype).reshape(*ids.shape, -1), mask),
+        {"input_ids": (batch, 1), "encoder_hidden_states": hidden, "encoder_attention_mask": source},
+        {**logits, **kv("present", {"decoder": 1, "encoder": last})},
+        layout,
     )
     step = Traceable(
         "step",
         _Step(model).eval(),
-        # A tensor of its own for every port: torch.export takes one that is given twice for one and the same input.
-        (token, mask, *(example(length) for _ in layers for length in (PAST, PAST, SOURCE, SOURCE))),
-        {
-            "input_ids": ("batch", 1),
-            "encoder_attention_mask": source,
-            **kv("past_key_values", {"decoder": "past", "encoder": "source"}),
-        },
-        {**logits, **kv("present", {"decoder": "total"})},
+        (token, mask, *caches),
+        {"input_ids": (batch, 1), "encoder_attention_mask": source, **known},
+        {**logits, **kv("present", {"decoder": total})},
     )
-    return [encoder, step] if unified else [encoder, first, step]
+    if fixed is None:
+        return [encoder, first, step] if split else [encoder, step]
+    position = {"input_ids": (batch, 1), "position": (1,), "encoder_attention_mask": source}
+    avoids = ("Shape",) if scatter else ("Shape", "Scatter")
+    return [
+        replace(encoder, name=f"encoder-{length}", avoids=avoids),
+        replace(
+            step,
+            name=f"step-{length}",
+            module=_StaticStep(model, scatter).eval(),
+            examples=(token, torch.tensor([PAST]), mask, *caches),
+            inputs={**position, **known},
+            home=layout,
+            avoids=avoids,
+        ),
+    ]

@@ -15,17 +15,22 @@ import torch
 from tqdm import tqdm
 from transformers import MarianMTModel
 
+from backends.contract import LAYOUTS
 from harness.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
 from harness.golden import RecordError, corpus, decode, folder, witness
 from harness.golden.against import against
-from harness.golden.export import EXPORTERS, check_graphs, export_part
+from harness.golden.export import EXPORTERS, check_graphs, export_part, writes
 from harness.golden.marian import DTYPES, Marian
-from harness.golden.parts import LAYOUTS, parts
+from harness.golden.parts import Sizes, parts
+from harness.replay.free import SLACK
 from harness.text import Scorer
 
 __all__ = ["RecordError", "against", "record"]
 
 GREEDY_BATCH = 24
+STATIC_ROWS, STATIC_SHARE, STATIC_GRID = 2, 0.75, 16
+"""A static graph has so many rows more than the longest forced batch, so that some are always idle; its smaller bucket
+takes that share of the corpus; the sizes of its source are multiples of the last."""
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "numpy", "sentencepiece")
 
 
@@ -37,7 +42,7 @@ def record(
     exporters: Sequence[str] = tuple(EXPORTERS),
     opsets: Sequence[int] | None = None,
     layouts: Sequence[str] = LAYOUTS,
-    precisions: Sequence[str] = ("fp32",),
+    precisions: Sequence[str] = ("fp32", "fp16", "bf16"),
     traced_steps: int = 520,
     free_batch: int = 24,
     forced_batch: int = 6,
@@ -110,7 +115,7 @@ class _Recorder:
         self.bar.tick()
         rules = self.marian.rules(model, limit)
         decoded = self._greedy(model, rules)
-        steps = [len(row.tokens) for row in decoded]
+        self.steps = steps = [len(row.tokens) for row in decoded]
         unknown = self.marian.tokenizer.unk_token_id
         unusual = [index for index, ids in enumerate(self.sources) if unknown in ids]
         lengths = [len(ids) for ids in self.sources]
@@ -142,6 +147,10 @@ class _Recorder:
             self.bar.phase(f"replay {precision}", total)
             noisy = decode.forced(self.marian.load(precision), padded, rules, self.bar.tick)
             floors = decode.floors(golden, noisy)
+            if not all(np.isfinite(array).all() for array in floors.values()):
+                raise RecordError(
+                    f"precision {precision}: PyTorch's own decode in it is not finite; leave it out (--precision)"
+                )
             self._save(**{f"floor_{precision}_{name}": array for name, array in floors.items()})
 
     def _greedy(self, model: MarianMTModel, rules: Decode) -> list[decode.Decoded]:
@@ -161,31 +170,50 @@ class _Recorder:
         return Batch(tuple(rows), tuple(len(decoded[row].tokens) for row in rows), ids, mask, tokens)
 
     def export(self, variants: Sequence[tuple[str, int]], layouts: Sequence[str]) -> None:
-        """Every (exporter, opset) in every layout."""
+        """Every (exporter, opset) in every layout that is recorded of it."""
         model = self.marian.load("fp32")
-        self.bar.phase("export", len(variants) * len(layouts))
+        wanted = [(*variant, layout) for variant in variants for layout in layouts if writes(*variant, layout)]
+        if variants and not wanted:
+            raise RecordError(
+                f"layout {' and '.join(layouts)} is not recorded by that exporter at that opset; leave --opset and "
+                "--exporter out, or see docs/static.md"
+            )
+        self.bar.phase("export", len(wanted))
         self.manifest["graphs"] = []
-        prepared = {layout: parts(model, layout) for layout in layouts}
+        prepared = {layout: parts(model, layout, self._buckets()) for layout in layouts}
         made: dict[str, tuple[dict[str, Any], int]] = {}
-        for exporter, opset in variants:
-            for layout in layouts:
-                graph: dict[str, Any] = {
-                    "exporter": exporter,
-                    "layout": layout,
-                    "precision": "fp32",
-                    "opset": opset,
-                    "parts": {},
-                }
-                for part in prepared[layout]:
-                    # A step over a filled cache is one and the same in both layouts, so they share its file.
-                    stem = exporter if part.name == "step" else f"{exporter}-{layout}"
-                    file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
-                    if file not in made:
-                        made[file] = export_part(part, exporter, opset, self.folder / file)
-                    graph["parts"][part.name], graph["ir"] = made[file]
-                self.manifest["graphs"].append(graph)
-                self.bar.tick()
+        for exporter, opset, layout in wanted:
+            graph: dict[str, Any] = {
+                "exporter": exporter,
+                "layout": layout,
+                "precision": "fp32",
+                "opset": opset,
+                "parts": {},
+            }
+            for part in prepared[layout]:
+                stem = f"{exporter}-{part.home}" if part.home else exporter
+                file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
+                if file not in made:
+                    made[file] = export_part(part, exporter, opset, self.folder / file)
+                graph["parts"][part.name], graph["ir"] = made[file]
+            self.manifest["graphs"].append(graph)
+            self.bar.tick()
         check_graphs(sorted(self.folder.glob("*.onnx")))
+
+    def _buckets(self) -> list[Sizes]:
+        """Two fixed sizes: for most sources, and for all. Slots: what a free replay of the longest output there takes."""
+        lengths, limit = [len(ids) for ids in self.sources], self.marian.config.max_position_embeddings
+        sizes = {
+            min(-(-longest // STATIC_GRID) * STATIC_GRID, limit)
+            for longest in (int(np.quantile(lengths, STATIC_SHARE)), max(lengths))
+        }
+        rows = max(map(len, self.manifest["batches"]["forced"])) + STATIC_ROWS
+        steps = {
+            size: max(count for count, length in zip(self.steps, lengths, strict=True) if length <= size)
+            for size in sizes
+        }
+        most = self.manifest["decode"]["max_steps"]
+        return [Sizes(rows, size, min(steps[size] + SLACK, most)) for size in sorted(sizes)]
 
     def _check_text(self, scorer: Scorer) -> None:
         """Raise RecordError unless the piece table detokenises as the model's own tokenizer does."""

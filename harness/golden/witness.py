@@ -53,12 +53,13 @@ def _replay_batch(decoder: Decoder, batch: Batch, start: int, found: dict[str, n
     starts = batch.trace.starts()
 
     def keep_source(outputs: dict[str, np.ndarray]) -> None:
+        rows, length = valid.shape
         for name, array in outputs.items():
             kind = kv_of(name)
             if name == "last_hidden_state":
-                found["encoder"][source] = array[valid]
+                found["encoder"][source] = array[:rows, :length][valid]
             elif kind and kind.cross:
-                found["cross"][kind.layer, kind.side, source] = array.swapaxes(1, 2)[valid]
+                found["cross"][kind.layer, kind.side, source] = array.swapaxes(1, 2)[:rows, :length][valid]
 
     keep_source(decoder.encode(batch.ids, batch.mask))
     for step in range(max(batch.steps)):
@@ -71,7 +72,7 @@ def _replay_batch(decoder: Decoder, batch: Batch, start: int, found: dict[str, n
         for name, array in outputs.items():
             kind = kv_of(name)
             if kind and not kind.cross:
-                found["self"][kind.layer, kind.side, place] = array[:active, :, -1]
+                found["self"][kind.layer, kind.side, place] = array[:active, :, step]
 
 
 def judge(bundle: Bundle, graph: Graph, found: dict[str, np.ndarray]) -> dict[str, float]:

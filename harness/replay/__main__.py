@@ -10,7 +10,7 @@ import shlex
 import sys
 from typing import List, Tuple
 
-from backends.contract import Absent
+from backends.contract import LAYOUTS, Absent
 from harness.bundle import Bundle, BundleError
 from harness.cell import span
 from harness.judge import verdict
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)"
     )
-    parser.add_argument("--layout", help="split or unified (default: both)")
+    parser.add_argument("--layout", help=f"one of {', '.join(LAYOUTS)} (default: all)")
     parser.add_argument("--exporter", help="torchscript or dynamo (default: both)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

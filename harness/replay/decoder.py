@@ -10,6 +10,7 @@ import numpy as np
 from backends.contract import Part, Program, StageError
 from harness.bundle import Dims, Graph, kv_of
 from harness.judge.compare import dtype_name
+from harness.replay.static import fill_cross, fill_rows, fill_source, filling, slots_of
 
 
 class ContractError(Exception):
@@ -57,52 +58,79 @@ class AdapterError(Exception):
         super().__init__(f"the adapter raised {type(error).__name__}: {error}")
 
 
-def last_logits(outputs: Mapping[str, np.ndarray], batch: int, step: int) -> np.ndarray:
-    """[batch, vocabulary]: the logits of the newest position. Raises Stopped where they are not usable."""
-    logits = outputs.get("logits")
-    if logits is None or logits.ndim != 3 or len(logits) != batch or not logits.shape[1]:
-        shape = "none" if logits is None else list(logits.shape)
-        raise Stopped("logits", f"no usable logits at step {step}: {shape}")
-    return logits[:, -1]
-
-
 class Decoder:
-    """Decodes one batch after another on compiled parts. ``programs`` maps a part's name to its program."""
+    """Decodes one batch after another on compiled parts. ``programs`` maps a part's name to its program.
 
-    def __init__(self, programs: Mapping[str, Program], graph: Graph, dims: Dims) -> None:
+    A static graph's parts get and give their fixed sizes, the batch's own rows, ids and entries first; ``turn`` says what
+    fills the rest.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], graph: Graph, dims: Dims, turn: int = 0) -> None:
         self.programs = programs
         self.graph = graph
         self.dims = dims
+        self.turn = turn
         self.position = 0
+        self._rows = self._source = 0
         self._held: Dict[str, np.ndarray] = {}
 
     def part(self) -> Part:
         """The part that the next step runs."""
-        return self.graph.part("first" if self.graph.layout == "split" and self.position == 0 else "step")
+        name = "first" if self.graph.layout == "split" and self.position == 0 else "step"
+        return self.graph.part(name, self._source)
+
+    def encoder(self, source: int) -> Part:
+        """The part that encodes a source of that many ids. Raises ContractError where there is none."""
+        try:
+            return self.graph.part("encoder", source)
+        except KeyError as error:
+            raise ContractError(error.args[0]) from error
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> Dict[str, np.ndarray]:
         """Start a batch. ``ids``, ``mask``: [batch, source] int64. Returns the encoder part's outputs by name."""
-        part = self.graph.part("encoder")
+        part = self.encoder(ids.shape[1])
+        if self.graph.static:
+            shape = [int(size) for size in part.inputs[0].shape]
+            if len(ids) > shape[0]:
+                raise ContractError(f"{part.name} takes {shape[0]} rows, the batch has {len(ids)}")
+            ids, mask = fill_source(ids, mask, shape, self.turn)
+        self._rows, self._source = ids.shape
         outputs = self._run(part, {"input_ids": ids, "attention_mask": mask})
         if "last_hidden_state" not in outputs:
             raise Stopped("last_hidden_state", "the encoder gave no last_hidden_state")
         self.position = 0
         self._held = {"encoder_hidden_states": outputs["last_hidden_state"], "encoder_attention_mask": mask}
         self._keep(outputs)
-        for port in self.graph.part("step").inputs:
-            cache = kv_of(port.name)
-            if cache and not cache.cross and self.graph.layout == "unified":
-                shape = (len(ids), self.dims.heads, 0, self.dims.head_dim)
-                self._held[port.name] = np.zeros(shape, port.dtype)
+        for port in self.part().inputs:
+            kind = kv_of(port.name)
+            if kind is None:
+                continue
+            if not kind.cross and self.graph.static:
+                self._held[port.name] = filling([int(size) for size in port.shape], port.dtype, self.turn)
+            elif not kind.cross:
+                self._held[port.name] = np.zeros((len(ids), self.dims.heads, 0, self.dims.head_dim), port.dtype)
+            elif self.graph.static and port.name in self._held and self._held[port.name].shape == port.shape:
+                self._held[port.name] = fill_cross(self._held[port.name], mask, self.turn)
         return outputs
 
     def step(self, tokens: np.ndarray) -> Dict[str, np.ndarray]:
         """Decode one token a row. ``tokens``: [batch] int64. Returns the part's outputs by name; the cache moves on."""
         part = self.part()
-        outputs = self._run(part, {**self._held, "input_ids": tokens[:, None]})
+        if self.graph.static and self.position >= slots_of(part):
+            raise ContractError(f"{part.name} has room for {self.position} entries, and all are written")
+        fed = fill_rows(tokens, self._rows)[:, None]
+        outputs = self._run(part, {**self._held, "input_ids": fed, "position": np.array([self.position])})
         self._keep(outputs)
         self.position += 1
         return outputs
+
+    def scores(self, tokens: np.ndarray) -> np.ndarray:
+        """As ``step``; returns the newest logits, [batch, vocabulary]. Raises Stopped where they are not usable."""
+        step, logits = self.position, self.step(tokens).get("logits")
+        if logits is None or logits.ndim != 3 or len(logits) != self._rows or not logits.shape[1]:
+            shape = "none" if logits is None else list(logits.shape)
+            raise Stopped("logits", f"no usable logits at step {step}: {shape}")
+        return logits[: len(tokens), -1]
 
     def cache(self) -> Dict[str, np.ndarray]:
         """The cache that the next step will be fed, by input name."""
@@ -115,7 +143,12 @@ class Decoder:
     def resume(self, position: int, cache: Mapping[str, np.ndarray]) -> None:
         """Go on from a cache of ``position`` entries that something else made."""
         self.position = position
-        self._held.update(cache)
+        for name, array in cache.items():
+            if self.graph.static:
+                rows, _, entries, _ = array.shape
+                self._held[name][:rows, :, :entries] = array
+            else:
+                self._held[name] = array
 
     def _run(self, part: Part, known: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         feeds = {}

@@ -27,7 +27,7 @@ def force(job: Job, programs: Mapping[str, Program], thorough: bool = False) -> 
             began = time.perf_counter()
             outputs = decoder.encode(batch.ids, batch.mask)
             judge.ran += time.perf_counter() - began
-            judge.encoder(batch, outputs)
+            judge.encoder(batch, decoder.encoder(batch.ids.shape[1]), outputs)
             fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
             for step in range(batch.tokens.shape[1]):
                 job.beat()

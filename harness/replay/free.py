@@ -12,8 +12,9 @@ from backends.contract import Program, StageError
 from harness.bundle import Batch, Bundle, Decode
 from harness.judge import tokens, verdict
 from harness.judge.compare import Miss
-from harness.replay.decoder import Decoder, Stopped, last_logits
+from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job
+from harness.replay.static import fitting
 from harness.rows import Row
 
 SLACK = 8
@@ -69,7 +70,7 @@ def decode_free(decoder: Decoder, batch: Batch, best: Best, rules: Decode, beat:
     fed, going, on_track = np.full(count, rules.start, np.int64), np.ones(count, bool), np.ones(count, bool)
     for step in range(limit):
         beat()
-        scores = _scores(decoder, fed, step)
+        scores = decoder.scores(fed)
         rows = np.flatnonzero(on_track & (best.steps > step))
         if rows.size:
             gaps[rows, step] = best.gaps(step, scores, rows)
@@ -106,18 +107,13 @@ def decode_aligned(
     gaps = np.full(batch.tokens.shape, np.nan)
     for step in range(batch.tokens.shape[1]):
         beat()
-        scores = np.array(_scores(decoder, fed, step))
+        scores = np.array(decoder.scores(fed))
         rows = np.flatnonzero(best.steps > step)
         gaps[rows, step] = best.gaps(step, scores, rows)
         scores[:, list(rules.suppress)] = -np.inf
         choices[:, step] = scores.argmax(axis=1)
         fed = batch.tokens[:, step].copy()
     return choices, gaps
-
-
-def _scores(decoder: Decoder, fed: np.ndarray, step: int) -> np.ndarray:
-    """Logits of the next step, [batch, vocabulary]. Raises Stopped where they are not usable."""
-    return last_logits(decoder.step(fed), len(fed), step)
 
 
 class Tally:
@@ -207,7 +203,7 @@ def decode_all(job: Job, programs: Mapping[str, Program]) -> Tally:
     """Decode every corpus row freely; what leaves the golden is decoded once more with the golden's tokens."""
     rules, tally = job.bundle.decode, Tally(job)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
-    for batch in job.golden.free:
+    for batch in fitting(job.graph, job.golden.free):
         best = Best(job.bundle, batch)
         try:
             if not tally.take(batch, best, decode_free(decoder, batch, best, rules, job.beat)):

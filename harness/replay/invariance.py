@@ -13,8 +13,9 @@ from backends.contract import Backend, Program
 from harness.bundle import Batch, kv_of
 from harness.judge import verdict
 from harness.judge.compare import careful_gap
-from harness.replay.decoder import Decoder, Stopped, last_logits
+from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, compile_parts
+from harness.replay.static import select_rows
 from harness.rows import Row
 
 PADDING = 5
@@ -79,8 +80,12 @@ def _ways(
         between = "the same batch after another one (state kept between sentences)"
         yield again._replace(name="aba", meaning=between), _logits(job, programs, batch)
         yield again._replace(name="interleaved", meaning=TURNS), _taking_turns(job, programs, batch, other)
-    padded = more_padding(batch, job.bundle.decode.pad)
-    yield Way("padded", "more padding in the source", padded, everything), _logits(job, programs, padded)
+    if job.graph.static:  # the source is padded to its full length already
+        unread = "other values in the padding and in the slots not yet written (a mask lets them in)"
+        yield Way("unwritten", unread, batch, everything), _logits(job, programs, batch, turn=1)
+    else:
+        padded = more_padding(batch, job.bundle.decode.pad)
+        yield Way("padded", "more padding in the source", padded, everything), _logits(job, programs, padded)
     backwards = everything[::-1]
     turned = select_rows(batch, backwards)
     yield Way("order", "the rows of the batch in another order", turned, backwards), _logits(job, programs, turned)
@@ -101,28 +106,14 @@ def more_padding(batch: Batch, pad: int) -> Batch:
     return batch._replace(ids=np.pad(batch.ids, wider, constant_values=pad), mask=np.pad(batch.mask, wider))
 
 
-def select_rows(batch: Batch, rows: Tuple[int, ...]) -> Batch:
-    """Some rows of a batch, its padding cut to the longest of them."""
-    index = list(rows)
-    source = int(batch.mask[index].sum(axis=1).max())
-    return batch._replace(
-        rows=tuple(batch.rows[row] for row in rows),
-        steps=tuple(batch.steps[row] for row in rows),
-        ids=np.ascontiguousarray(batch.ids[index, :source]),
-        mask=np.ascontiguousarray(batch.mask[index, :source]),
-        tokens=np.ascontiguousarray(batch.tokens[index, : max(batch.steps[row] for row in rows)]),
-        trace=None,
-    )
-
-
-def _logits(job: Job, programs: Mapping[str, Program], batch: Batch) -> Iterator[np.ndarray]:
+def _logits(job: Job, programs: Mapping[str, Program], batch: Batch, turn: int = 0) -> Iterator[np.ndarray]:
     """Logits of a forced replay, [batch, vocabulary] a step. Raises Stopped where there are none."""
-    decoder = Decoder(programs, job.graph, job.bundle.dims)
+    decoder = Decoder(programs, job.graph, job.bundle.dims, turn)
     decoder.encode(batch.ids, batch.mask)
     fed = np.full(len(batch.rows), job.bundle.decode.start, np.int64)
     for step in range(batch.tokens.shape[1]):
         job.beat()
-        yield np.array(last_logits(decoder.step(fed), len(batch.rows), step))
+        yield np.array(decoder.scores(fed))
         fed = batch.tokens[:, step].copy()
 
 

@@ -10,7 +10,6 @@ from typing import List, NamedTuple, Optional
 from backends.contract import Backend
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-NOT_ADAPTERS = ("__init__", "ascend", "contract", "cuda", "providers", "staged")
 FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:@(?P<version>[\w.]+))?(?::(?P<provider>\w+))?\Z")
 
 
@@ -31,9 +30,13 @@ class Selector(NamedTuple):
 
 
 def names() -> List[str]:
-    """The adapters of this checkout: the stems of the files in ``backends/``."""
-    stems = (os.path.splitext(entry) for entry in sorted(os.listdir(os.path.join(ROOT, "backends"))))
-    return [stem for stem, ending in stems if ending == ".py" and stem not in NOT_ADAPTERS]
+    """The adapters of this checkout: the stems of the files in ``backends/`` that define a class ``Backend``."""
+    folder, found = os.path.join(ROOT, "backends"), []
+    for stem, ending in map(os.path.splitext, sorted(os.listdir(folder))):
+        if ending == ".py" and stem != "contract":
+            with open(os.path.join(folder, stem + ending), encoding="utf-8") as stream:
+                found += [stem] if "\nclass Backend(" in stream.read() else []
+    return found
 
 
 def spelled(text: str) -> str:

@@ -10,6 +10,7 @@ from backends.contract import Part
 from harness.bundle import Batch, Bundle, Graph, kv_of
 from harness.judge import blame, bounds, verdict
 from harness.judge.compare import Miss, Series, careful_gap, shape_problem
+from harness.replay.static import slots_of
 from harness.rows import Row
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ class TraceJudge:
         """``thorough``: hold all older cache entries against what was fed at every step, to find where one changed."""
         self.golden = golden
         self.thorough = thorough
-        self.dims = golden.bundle.dims
         self.graph = graph
         self.series = golden.series()
         self.seconds = self.ran = 0.0  # spent on judging, and in the runtime
@@ -98,10 +98,10 @@ class TraceJudge:
         self._held: List[Tuple[str, int, np.ndarray, bytes]] = []
         self._last: List[Tuple[str, int, np.ndarray, bytes]] = []
 
-    def encoder(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
+    def encoder(self, batch: Batch, part: Part, outputs: Mapping[str, np.ndarray]) -> None:
         """Judge the encoder part's outputs; padding is left out."""
         began = time.perf_counter()
-        self._check_shapes(batch, None, self.graph.part("encoder"), outputs)
+        self._check_shapes(batch, None, part, outputs)
         self._compare_source(batch, outputs)
         self._held = [(name, -1, array, _sample(array)) for name, array in outputs.items()]
         self._last = []
@@ -114,6 +114,7 @@ class TraceJudge:
 
         The new cache entry is compared with the golden. Of the older ones, the first and the last must be the bits that
         were fed; all of them whenever the length is a power of two and when a row ends, and against the golden as well.
+        So must the slots of a static graph that are not yet written.
         """
         began = time.perf_counter()
         assert batch.trace is not None
@@ -121,6 +122,7 @@ class TraceJudge:
         self._check_shapes(batch, step, part, outputs)
         self._check_kept(batch, step)
         full = step > 0 and (self.thorough or batch.trace.active(step + 1) < active or (step + 1) & step == 0)
+        slots = slots_of(part)
         for name, array in outputs.items():
             kind = kv_of(name)
             if name == "logits" and array.ndim == 3 and array.shape[1]:
@@ -133,8 +135,12 @@ class TraceJudge:
                     array, fed = array.transpose(0, 2, 1, 3), None if fed is None else fed.transpose(0, 2, 1, 3)
                 if array.shape[2] > step:
                     self.series[name].add(start, array[:active, :, step], active)
-                    if step and fed is not None and (fed.shape[2], array.shape[2]) == (step, step + 1):
-                        self._check_history(batch, step, name, fed[:active], array[:active], full)
+                if fed is None or (fed.shape[2], array.shape[2]) != (slots or step, slots or step + 1):
+                    continue
+                if step:
+                    self._check_history(batch, step, name, fed[:active, :, :step], array[:active], full)
+                if slots:
+                    self._check_unwritten(batch, step, name, fed[:active], array[:active], full or not step)
         for port in part.outputs:
             if port.name in self.series and port.name not in outputs and self.golden.check_of(port.name) != "encoder":
                 self.series[port.name].stopped(start, "the output is missing")
@@ -215,12 +221,29 @@ class TraceJudge:
                 self._miss_history(name, "history", float(gaps.max()), step, row, message)
                 return
 
+    def _check_unwritten(
+        self, batch: Batch, step: int, name: str, fed: np.ndarray, array: np.ndarray, full: bool
+    ) -> None:
+        """Hold the slots that wait for later steps, [active, heads, slots, head_dim], against the bits that were fed."""
+        later = slice(step + 1, None) if full else slice(step + 1, step + 2)
+        self.history += fed[:, :, later].size
+        changed = (fed[:, :, later] != array[:, :, later]).any(axis=(1, 3))
+        if not changed.any():
+            return
+        index, place = (int(at[0]) for at in np.nonzero(changed))
+        message = f"{name} at step {step}: slot {step + 1 + place}, which waits for a later step, has changed"
+        if np.array_equal(fed[index, :, step], array[index, :, step]):
+            message += f", and slot {step} has not: the new entry is in the wrong place"
+        self._miss_history(name, "history", np.inf, step, batch.rows[index], message)
+
     def _miss_history(self, name: str, metric: str, value: float, step: int, row: int, message: str) -> None:
         if not any(miss.tensor == name for miss in self.history_misses):
             self.history_misses.append(Miss(name, metric, value, 0.0, 0.0, step, row, message))
 
     def _check_shapes(self, batch: Batch, step: Optional[int], part: Part, outputs: Mapping[str, np.ndarray]) -> None:
-        declared = {port.name: port.dtype for port in part.outputs}
+        declared = {port.name: port for port in part.outputs}
+        rows, source = batch.ids.shape
+        sizes = {"batch": rows, "source": source, "past": step or 0, "total": (step or 0) + 1}
         for name in sorted(set(declared) ^ set(outputs)):
             word = "is missing" if name in declared else "is not declared"
             self._miss_shape(name, step, batch.rows[0], f"{part.name} output {name} {word}")
@@ -228,8 +251,8 @@ class TraceJudge:
             if name not in outputs:
                 continue
             self.shapes += 1
-            expected = self._shape(name, len(batch.ids), batch.ids.shape[1], step)
-            problem = shape_problem(name, outputs[name], declared[name], expected)
+            expected = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in declared[name].shape)
+            problem = shape_problem(name, outputs[name], declared[name].dtype, expected)
             if problem:
                 where = "" if step is None else f" at step {step}"
                 swapped = expected[:1] + expected[2:0:-1] + expected[3:]
@@ -237,13 +260,6 @@ class TraceJudge:
                     self._swapped.add(name)
                     problem += ": laid out batch, length, heads, head_dim"
                 self._miss_shape(name, step, batch.rows[0], problem + where)
-
-    def _shape(self, name: str, batch: int, source: int, step: Optional[int]) -> Tuple[int, ...]:
-        kind = kv_of(name)
-        if kind:
-            length = source if kind.cross else (step or 0) + 1
-            return batch, self.dims.heads, length, self.dims.head_dim
-        return (batch, 1, self.dims.vocab) if name == "logits" else (batch, source, self.dims.d_model)
 
     def _miss_shape(self, name: str, step: Optional[int], row: int, message: str) -> None:
         if not any(miss.tensor == name for miss in self.shape_misses):
@@ -261,8 +277,9 @@ class TraceJudge:
     def _row_of_values(self, check: str, tally: Optional["Tally"]) -> Row:
         names = [name for name in self.series if self.golden.check_of(name) == check]
         judged = {name: self.series[name].judge(self.golden.groups(name)) for name in names}
-        misses = [miss for name in names for miss in judged[name][0]]
-        misses += [miss for miss in self.history_misses if self.golden.check_of(miss.tensor) == check]
+        # Of one step and tensor, what became of other entries says more than how far the new one is off.
+        misses = [miss for miss in self.history_misses if self.golden.check_of(miss.tensor) == check]
+        misses += [miss for name in names for miss in judged[name][0]]
         compared = sum(self.series[name].compared for name in names) + (self.history if check == "kv_values" else 0)
         detail: Dict[str, Any] = {"tensors": {name: judged[name][1] for name in names}}
         pattern = blame.pattern(self.series) if misses else ""

@@ -241,6 +241,8 @@ NUMBERS = ("encoder", "logits", "kv_shape", "kv_values", "placement")
 
 CONTROLS: list[Control] = [
     Control("ort", ort.Backend, case=17, whole=True),
+    Control("ort-static", ort.Backend, layouts=("static",)),
+    Control("ort-scatter", ort.Backend, layouts=("static-scatter",), opset=16),
     Control("no-op", bad(graph=edited(_grown, "first", "step"), feeds=lambda part, step, feeds: feeds)),
     Control("one-thread", bad(options={"threads": 1})),
     Control("two-threads", bad(options={"threads": 2}), checks=QUICK),
@@ -264,8 +266,10 @@ CONTROLS: list[Control] = [
     Control(
         "noise-of-one-ulp", bad(outputs=giving(changed(_noise(5e-7), "logits"))), checks=QUICK, layouts=("unified",)
     ),
-    Control("opset-14", ort.Backend, opset=14),
+    Control("opset-14", ort.Backend, opset=14, layouts=("unified", "split", "static")),
     Control("reference", reference.Backend, checks=NUMBERS, layouts=("unified",)),
     Control("reference-split", reference.Backend, checks=CACHES, layouts=("split",)),
+    Control("reference-static", reference.Backend, checks=CACHES, layouts=("static",)),
     Control("openvino-split", openvino.Backend, case=42, layouts=("split",)),
+    Control("openvino-static", openvino.Backend, layouts=("static",)),
 ]
