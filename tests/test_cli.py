@@ -125,7 +125,7 @@ def test_a_backend_that_is_not_here_says_what_to_install(bare: Path) -> None:
             rf"^{name} is absent: .*cannot be.*(?:\n  \S.*)*\n    (\S.*(?:\n    .*)*)", done.stdout, re.MULTILINE
         )
         assert said, done.stdout
-        assert re.match(r"pip install \S|.*\bsource\b", said[1]), "the exact line"
+        assert re.match(r"pip install \S|conform envs create \S|.*\bsource\b", said[1]), "the exact line"
     for line in done.stdout.splitlines():
         assert len(line) <= 80
 
