@@ -122,8 +122,8 @@ def test_what_the_cpu_does_beside_a_provider_is_in_the_device(tmp_path: Path, ha
 
 def test_a_part_of_fixed_sizes_runs_whole_on_the_emulated_npu(tmp_path: Path) -> None:
     """QNN takes a graph without dynamic dimensions whole: no node is left to the CPU, and the numbers are those of fp16."""
-    encoder = helpers.golden().bundle.graphs[0].part("encoder")
-    part = helpers.fixed(encoder, tmp_path, batch=2, source=7)
+    graph = next(one for one in helpers.golden().bundle.graphs if one.id == "torchscript/split/fp32/op17")
+    part = helpers.fixed(graph.part("encoder"), tmp_path, batch=2, source=7)
     device, evidence, gap = _in("qnn", _FIXED.format(path=part.path))
     assert device == "simulator-qnn-htp"
     assert evidence.startswith("simulator-qnn-htp assignment info: QNNExecutionProvider ")
