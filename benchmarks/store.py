@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from harness.judge import verdict
 from harness.rows import Row, to_json
-from reports import diff, store
+from reports import compaction, diff, store
 
 LAST = date(2026, 12, 1)
 DETAIL = {
@@ -60,7 +60,7 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
     first = LAST - timedelta(days=nights)
     write_night(folder, first, columns, cells, random)
     began = time.perf_counter()
-    store.compact(folder, LAST.isoformat(), delete=True, say=lambda line: None)
+    compaction.compact(folder, LAST.isoformat(), delete=True, say=lambda line: None)
     (path,) = folder.glob("*.parquet")
     print(f"compact one night: {time.perf_counter() - began:.1f} s, {path.stat().st_size / 2**20:.1f} MiB")
     table = pq.read_table(path)

@@ -15,7 +15,8 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, is_fake, read_all, seen_status
+from harness.rows import Row, RowsError, is_fake, seen_status
+from reports.folders import read_all
 
 WIDTH = 80
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness import cli
 from harness.rows import Row
-from reports import diff, store
+from reports import compaction, diff, store
 from tests import nights
 
 
@@ -172,7 +172,7 @@ def history(tmp_path: Path, shares: dict[int, list[float]]) -> diff.Report:
             if series[number] > 0
         ]
         nights.write(tmp_path, number, *found)
-    store.compact(tmp_path, nights.day(number), delete=True, say=lambda line: None)
+    compaction.compact(tmp_path, nights.day(number), delete=True, say=lambda line: None)
     return compare(f"{tmp_path}@{nights.day(number - 1)}", f"{tmp_path}@{nights.day(number)}")
 
 

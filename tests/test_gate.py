@@ -14,7 +14,7 @@ import pytest
 from harness import cli
 from harness.judge import verdict
 from harness.rows import Row
-from reports import gate, policy, store
+from reports import compaction, gate, policy, store
 from tests import helpers, nights
 
 NOW = datetime.fromisoformat(f"{nights.day(0)}T12:00:00+00:00")
@@ -496,7 +496,7 @@ def test_a_pass_names_the_last_good_night_and_a_failure_does_not(tmp_path: Path)
 
 def test_compacted_rows_are_judged_alike(real: Path) -> None:
     before = judge_text(real, "loss = { fp32 = 0.2 }")
-    store.compact(real, "2999-01-01", delete=True, say=lambda line: None)
+    compaction.compact(real, "2999-01-01", delete=True, say=lambda line: None)
     assert [case.cell for case in judge_text(real, "loss = { fp32 = 0.2 }").cells] == [
         case.cell for case in before.cells
     ]
