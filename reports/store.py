@@ -377,12 +377,18 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _to_rows(table: pa.Table) -> list[Row]:
-    found = []
-    for values in table.select(list(FIELDS)).to_pylist():
-        values["detail"] = json.loads(values["detail"]) if values["detail"] else {}
-        values["time"] = values["time"].strftime(STAMP)
-        found.append(Row(**values))
-    return found
+    columns = {name: _values(table[name]) for name in FIELDS if name not in ("detail", "time")}
+    columns["detail"] = [json.loads(text) if text else {} for text in table["detail"].to_pylist()]
+    columns["time"] = pc.strftime(table["time"].cast(pa.timestamp("s", tz="UTC")), STAMP).to_pylist()
+    return [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A word that many rows share is one string."""
+    if column.type != WORD:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    words = [chunk.dictionary.to_pylist() for chunk in column.chunks]
+    return [own[at] for own, chunk in zip(words, column.chunks, strict=True) for at in chunk.indices.to_pylist()]
 
 
 def load(

@@ -302,7 +302,9 @@ def test_a_crash_leaves_every_row_where_it_was(tmp_path: Path, monkeypatch: pyte
 
 def test_a_piece_that_does_not_read_back_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, honest = nights.write(tmp_path, 0, *nights.cell()), pq.write_table
-    monkeypatch.setattr(compaction.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more))
+    monkeypatch.setattr(
+        compaction.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more)
+    )
     with pytest.raises(rows.RowsError, match="does not read back as written"):
         compact(tmp_path, delete=True)
     assert path.exists()
@@ -396,6 +398,5 @@ def test_pandas_is_not_loaded_by_a_run_or_by_help(code: str) -> None:
 
 def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
     benchmark.fill(tmp_path, nights=2, columns=2, cells=2)
-    assert benchmark.year(tmp_path) == "40 series x 3 nights"
     assert "newly failing 1" in benchmark.changes(tmp_path)
-    assert benchmark.both(tmp_path) == "120 verdicts, 40 rows of tonight"
+    assert benchmark.report(tmp_path) == "4 cells, 3 nights"
