@@ -121,7 +121,7 @@ class Past:
         order = np.lexsort(keys[:3])
         keys, status, expected = [one[order] for one in keys], status[order], expected[order]
         new = np.append(True, np.any([one[1:] != one[:-1] for one in keys[:3]], axis=0))
-        starts = np.flatnonzero(new)
+        starts = np.flatnonzero(new[: len(order)])
         of_bundle = np.isin(keys[3], verdict.CHECKS)
         self._status, self._word = _cells(status, expected, of_bundle, starts)
         self._place = {key: at for at, key in enumerate(zip(*(one[starts] for one in keys[:3]), strict=True))}

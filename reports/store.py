@@ -322,7 +322,7 @@ def _among(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _union(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
     both = np.sort(np.concatenate([known, codes]))
-    return both[np.append(True, both[1:] != both[:-1])]
+    return both[np.append(True, both[1:] != both[:-1])[: len(both)]]
 
 
 class _Keys:
