@@ -144,8 +144,6 @@ class _Judge:
         if self.same_text:
             words = ", ".join(f"{count} {precision} cells" for precision, count in sorted(self.same_text.items()))
             self.facts.append(f"text equal to the golden's, nothing to test: {words}")
-        if not self.policy.max_age_hours:
-            self.facts.append("the policy has no max_age_hours: rows of any age count")
         made.facts = self.facts
         return made
 

@@ -34,6 +34,21 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert "nothing changed" in diff.markdown(report)
 
 
+def test_a_pass_over_nothing_is_newly_failing(tmp_path: Path) -> None:
+    report = between(tmp_path, nights.cell(), nights.cell(compared=0))
+    assert {change.group for change in report.changes} == {"failing"}
+    assert report.worse
+    assert "PASS over nothing, 1,000 elements were compared" in diff.markdown(report)
+
+
+def test_a_box_that_another_folder_of_the_same_night_lacks_is_told(tmp_path: Path) -> None:
+    for name, boxes in (("old", ("lab", "jetson")), ("new", ("lab",))):
+        for box in boxes:
+            nights.write(tmp_path / name, 0, *nights.cell(box=box))
+    report = diff.compare(*diff.sides(str(tmp_path / "old"), str(tmp_path / "new")))
+    assert [(change.group, change.box, change.worse) for change in report.changes] == [("stale", "jetson", True)]
+
+
 @pytest.mark.parametrize(
     "was, its, group, worse",
     [
