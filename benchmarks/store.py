@@ -1,7 +1,7 @@
 """What a year of nights costs: ``python -m benchmarks.store [--nights 365] [--columns 20] [--cells 500]``.
 
-Generated rows, a column a box: every night but the last compacted, the last in JSONL. Each figure is of a process of its
-own, held to two cores: seconds of wall time and peak memory.
+Generated rows, a column a box: every night but the last compacted, the last in JSONL. Each figure is of a command of its
+own, held to two cores: seconds of wall time, and peak memory, what its processes share counted for each of them.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import time
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -21,15 +21,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.judge import verdict
+from harness.launch import EMBEDDED
 from harness.rows import Row, to_json
-from reports import diff, store
+from reports import compaction, diff, site, store
 
 LAST = date(2026, 12, 1)
-DETAIL = {
-    name: {"tail": 1.88579875959e-06, "tail_bound": 5.83953582e-06, "floor": 1.45988395e-06, "bulk": 1.0294337162,
-           "bulk_bound": 3.0, "bulk_part": 1.0641696325, "bulk_part_bound": 5.0, "entries": 623}
-    for name in ("present.0.key", "present.0.value", "present.1.key", "present.1.value")
-}  # fmt: skip
+STATISTICS = {"tail": 1.88579875959e-06, "tail_bound": 5.83953582e-06, "floor": 1.45988395e-06, "bulk": 1.0294337162,
+              "bulk_bound": 3.0, "bulk_part": 1.0641696325, "bulk_part_bound": 5.0, "entries": 623}  # fmt: skip
+TENSORS = {
+    "encoder": [
+        "last_hidden_state",
+        *(f"present.{layer}.encoder.{side}" for layer in (0, 1) for side in ("key", "value")),
+    ],
+    "logits": ["logits"],
+    "kv_values": [f"present.{layer}.decoder.{side}" for layer in (0, 1) for side in ("key", "value")],
+}
+"""Of which outputs a row tells statistics, as a run's rows do."""
 
 
 def write_night(folder: Path, night: date, columns: int, cells: int, random: np.random.Generator) -> None:
@@ -48,7 +55,8 @@ def write_night(folder: Path, night: date, columns: int, cells: int, random: np.
                     row.layout, row.precision, row.opset = name.split("/")[3], "fp32", cell // 2
                     row.cell, row.box, row.run, row.time, row.bundle = name, box, run, stamp, "toy@0123456789ab"
                     row.command = f"pytest --backend={backend} --opset={row.opset} --layout={row.layout} -k {check}"
-                    row.detail = {"tensors": DETAIL, "seconds": {"replay": float(random.random())}}
+                    row.detail = {"tensors": dict.fromkeys(TENSORS[check], STATISTICS)} if check in TENSORS else {}
+                    row.detail |= {"words": f"{name} {check} " * 4, "seconds": {"replay": float(random.random())}}
                     if night == LAST and (column, cell, check) == (0, 0, "logits"):
                         row.status, row.step = "FAIL", 7
                     stream.write(to_json(row) + "\n")
@@ -60,7 +68,7 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
     first = LAST - timedelta(days=nights)
     write_night(folder, first, columns, cells, random)
     began = time.perf_counter()
-    store.compact(folder, LAST.isoformat(), delete=True, say=lambda line: None)
+    compaction.compact(folder, LAST.isoformat(), delete=True, say=lambda line: None)
     (path,) = folder.glob("*.parquet")
     print(f"compact one night: {time.perf_counter() - began:.1f} s, {path.stat().st_size / 2**20:.1f} MiB")
     table = pq.read_table(path)
@@ -88,12 +96,6 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
     write_night(folder, LAST, columns, cells, random)
 
 
-def year(folder: Path) -> str:
-    """What the report needs: every series over all nights."""
-    history = store.Store([folder], detail=False).history()
-    return f"{history.status.shape[0]} series x {history.status.shape[1]} nights"
-
-
 def changes(folder: Path) -> str:
     """`conform diff` of the last two nights, with its window of earlier ones."""
     old = (LAST - timedelta(days=1)).isoformat()
@@ -102,21 +104,20 @@ def changes(folder: Path) -> str:
     return diff.markdown(found).splitlines()[2]
 
 
-def both(folder: Path) -> str:
-    """Diff and the whole history from one reading of the store: the night's work."""
-    old = (LAST - timedelta(days=1)).isoformat()
-    sides = diff.sides(f"{folder}@{old}", f"{folder}@{LAST}")
-    diff.markdown(diff.compare(*sides))
-    history = sides[0].store.history()
-    tonight = sides[1].rows()
-    return f"{history.status.size:,} verdicts, {len(tonight):,} rows of tonight"
+def report(folder: Path) -> str:
+    """`conform report`: the front page and a page a cell."""
+    now = datetime(LAST.year, LAST.month, LAST.day, 6, tzinfo=timezone.utc)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as out:
+        said = site.write([folder], Path(out) / "site", EMBEDDED, 3, now)
+    return said.partition(":")[0]
 
 
 def measured(job: object, folder: Path) -> None:
     began = time.perf_counter()
     says = job(folder)  # type: ignore[operator]
-    seconds, peak = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    busy = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    seconds, used = time.perf_counter() - began, [resource.getrusage(who) for who in (
+        resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]  # fmt: skip
+    busy, peak = (sum(one.ru_utime + one.ru_stime for one in used), sum(one.ru_maxrss for one in used) / 2**20)
     print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {peak:.2f} GiB ({says})", flush=True)  # type: ignore[attr-defined]
 
 
@@ -137,7 +138,7 @@ def main() -> int:
         print(
             f"{options.nights} nights x {options.columns} columns x {options.cells} cells: {size / 2**30:.2f} GiB on disk"
         )
-        for job in (year, changes, both):
+        for job in (changes, report):
             process = get_context("spawn").Process(target=measured, args=(job, folder))
             process.start()
             process.join()

@@ -12,7 +12,7 @@ from backends.contract import LAYOUTS
 from harness.bundle import Bundle, BundleError
 from harness.cell import count, span
 from harness.judge import verdict
-from harness.rows import RowsError, read_all
+from harness.rows import RowsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,9 +206,9 @@ def day(text: str) -> str:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    from reports import store
+    from reports import compaction, store
 
-    return int(not store.compact(options.results, options.before or store.today(), options.delete))
+    return int(not compaction.compact(options.results, options.before or store.today(), options.delete))
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -275,6 +275,7 @@ def _expectations(options: argparse.Namespace) -> int:
     from harness import expect
     from harness.expectations import ExpectationError
     from harness.rows import newest
+    from reports.folders import read_all
 
     try:
         changes = expect.proposals(newest(row for _, row in read_all(options.results)))
@@ -389,14 +390,15 @@ def _envs(options: argparse.Namespace) -> int:
 
 def _matrix(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
-    from harness.merge import complete, unanswered
+    from harness.merge import completed, unanswered
     from reports import matrix, platforms
+    from reports.folders import read_all
 
     if options.ops is not None:
         return _operators(options)
     if options.backend or options.opset or options.again:
         raise BadInput("--backend, --opset and --again say what --ops runs; add --ops=graph, or leave them out")
-    rows = complete(options.results, options.bundle or EMBEDDED)
+    rows = completed(read_all(options.results), options.bundle or EMBEDDED)
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
     made = matrix.build(rows)
@@ -419,6 +421,7 @@ def _operators(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
     from harness.replay.select import UnknownBackend
     from reports import matrix
+    from reports.folders import filled, read_all
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)
@@ -443,7 +446,10 @@ def _operators(options: argparse.Namespace) -> int:
     if options.results[0].is_file():
         raise BadInput(f"{options.results[0]}: rows are added to the first of RESULTS; give a folder")
     wish = operators.Wish(options.results, wanted, opsets, names(options.backend), options.again)
-    columns = operators.Columns(wish, tests, say)
+    # Runtimes that are asked for by name need no rows to be found in.
+    needed = not wish.backends or any(map(filled, options.results))
+    known = [row for _, row in read_all(options.results)] if needed else []
+    columns = operators.Columns(wish, tests, known, say)
     try:
         columns.fill()
     except UnknownBackend as error:

@@ -4,19 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.bundle import Bundle
-from harness.rows import Row, read_all
-
-
-def complete(places: Iterable[Path], bundle_path: Path) -> list[Row]:
-    """Every row of the files and folders, with the artifact and text rows that are missing where the bundle is at hand.
-
-    Raises RowsError when there is no row, or a file cannot be read.
-    """
-    return completed(read_all(places), bundle_path)
+from harness.rows import Row
 
 
 def completed(found: list[tuple[Path, Row]], bundle_path: Path) -> list[Row]:
-    """What `complete` gives, of rows that were read already, each with the folder that its sidecar path starts from."""
+    """The rows, with the artifact and text rows that are missing where the bundle is at hand. ``found``: each row with the
+    folder that its sidecar path starts from."""
     rows = [row for _, row in found]
     answered = {(row.run, row.cell, row.check) for row in rows}
     lacking = [

@@ -25,7 +25,7 @@ from harness.node_tests import Collection, NodeTest, nodes
 from harness.replay import select
 from harness.replay.host import Found, Limits, Worker
 from harness.replay.job import one_line
-from harness.rows import Row, Writer, box_name, read_all
+from harness.rows import Row, Writer, box_name
 
 EXPORTER = "operator"
 """What stands for the exporter in the cell of an operator; the operator's name stands for the layout."""
@@ -69,12 +69,9 @@ def _selector(backend: str, version: str) -> str:
 class Columns:
     """Fills in operator rows that are missing. Close it at the end; rows already written stay."""
 
-    def __init__(self, wish: Wish, tests: Collection, say: Callable[[str], None]) -> None:
-        """``say`` takes a line of progress. Raises RowsError for rows that cannot be read."""
+    def __init__(self, wish: Wish, tests: Collection, rows: Sequence[Row], say: Callable[[str], None]) -> None:
+        """``rows``: those of the results; ``say`` takes a line of progress."""
         self.wish, self.tests, self.say = wish, tests, say
-        filled = [place for place in wish.results if place.is_file() or any(place.glob("*.jsonl"))]
-        # Runtimes that are asked for by name need no rows to be found in.
-        rows = [row for _, row in read_all(wish.results)] if filled or not wish.backends else []
         self.selectors = list(wish.backends) or runtimes(rows)
         self.idle: list[str] = []
         self._finished = False

@@ -279,7 +279,7 @@ def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
 
 def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
     """Every row of the files and of the folders' ``.jsonl`` and ``.jsonl.gz`` files, with the folder that its sidecar path
-    starts from. Of nights that `conform compact` put into Parquet, the newest row of each check of each cell.
+    starts from. (Nights in Parquet: `reports.folders`.)
 
     Raises RowsError for what cannot be read, and when there is no row at all.
     """
@@ -288,10 +288,6 @@ def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
     for place in paths:
         for path in sorted([*place.glob("*.jsonl"), *place.glob("*.jsonl.gz")]) if place.is_dir() else [place]:
             found += [(path.parent, row) for row in read(str(path))]
-        if any(place.glob("*.parquet")):
-            from reports.store import newest_rows  # slow to import, and of no use on a box
-
-            found += [(place, row) for row in newest_rows([place])]
     if not found:
         raise RowsError(f"{', '.join(map(str, paths))}: no rows; run pytest --backend=NAME --results DIR first")
     return found

@@ -2,12 +2,6 @@
 
 A change for the worse is one that a run would not want to wake up to: a check that is more severe than it was, a cell or a
 box that is silent, an expectation that no longer fits. The other changes are told and cost nobody an exit code.
-
-*Drift* is of checks that pass. The figure is value over bound, the share of its room that a check uses. Its spread from
-night to night is measured: the median absolute step between consecutive nights over 0.954, the standard deviation of a
-steady process (a chart of individuals with median moving range, which a slow trend hardly widens), the cell's own or the
-typical one of that check on its runtime, whichever is wider. A check has drifted when it is outside all that its earlier
-nights showed, and further from their median than noise would take any of the checks judged, with 95 % confidence.
 """
 
 import json
@@ -17,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,17 +20,13 @@ from packaging.version import InvalidVersion, Version
 from harness.cell import Cell
 from harness.judge import verdict
 from harness.rows import RowsError
+from reports import drift
 from reports.store import KEY, History, Store, night_named, note, place
 
 WINDOW = 30
 """Earlier nights that drift and flakiness are judged by."""
-LEAST = 8
-"""Nights without which a spread says nothing."""
 CHANGES = 3
 """A check whose status changed so often within the window is flaky, whatever it is tonight."""
-CONFIDENCE = 0.95
-RESOLUTION = 1e-6
-"""Relative: what a share kept as float32 cannot tell apart."""
 LINES = 60
 
 GROUPS = {
@@ -56,7 +45,7 @@ GROUPS = {
 
 COLUMNS = (
     *KEY, "backend", "version", "device", "exporter", "layout", "precision", "opset", "status", "seen", "reason", "step",
-    "kind", "message", "metric", "value", "bound", "command", "night",
+    "kind", "message", "metric", "value", "bound", "compared", "command", "night",
 )  # fmt: skip
 COLUMN = ("backend", "version", "device", "exporter", "layout", "precision", "box")
 LOW_IS_WORSE = "BLEU"
@@ -143,7 +132,7 @@ def compare(old: Side, new: Side, across_versions: bool = False) -> Report:
     found = [
         *_verdicts(both, past),
         *_missing(before, pairs[pairs["where"] == "left_only"], after),
-        *_stale(before, new.last, last_seen),
+        *_stale(before, set(after["box"]), new.last, last_seen),
         *_flaky(after, past),
         *_new(before, pairs[pairs["where"] == "right_only"]),
         *_drifted(both, past, report),
@@ -233,6 +222,11 @@ def _verdicts(both: pd.DataFrame, past: History) -> Iterable[Change]:
     differ = (both["seen"] != both["seen_old"]) | (both["status"] != both["status_old"])
     differ |= both["reason"] != both["reason_old"]
     began = _since(past)
+    for row in both[
+        ~differ & (both["seen"] == "PASS") & (both["compared"] <= 0) & (both["compared_old"] > 0)
+    ].itertuples():
+        yield Change("failing", row.cell, row.box, f"PASS over nothing, {row.compared_old:,} elements were compared", True,
+                     (row.check,), command=row.command)  # fmt: skip
     for row in both[differ].itertuples():
         group, worse = _kind(row)
         said = f"{_called(row.status_old, row.kind_old)} → {_called(row.status, row.kind)}"
@@ -294,10 +288,11 @@ def _missing(before: pd.DataFrame, gone: pd.DataFrame, after: pd.DataFrame) -> I
         )
 
 
-def _stale(before: pd.DataFrame, tonight: str, last: dict[str, str]) -> Iterable[Change]:
+def _stale(before: pd.DataFrame, here: set[str], tonight: str, last: dict[str, str]) -> Iterable[Change]:
+    """Boxes that say nothing in NEW, be it of the same night."""
     cells = before.groupby("box")["cell"].nunique()
     for box, night in sorted(last.items()):
-        if night < tonight:
+        if night < tonight or box not in here:
             yield Change("stale", box, box, f"silent since {night} ({cells.get(box, 0)} cells)", True)
 
 
@@ -344,50 +339,11 @@ def _worst(rows: pd.DataFrame) -> str:
 
 
 def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Change]:
-    keys = past.keys.astype(str).assign(series=range(len(past.keys)))
-    rows = both[(both["seen"] == "PASS") & (both["seen_old"] == "PASS") & (both["metric"] != LOW_IS_WORSE)]
-    rows = rows[(rows["value"] > 0) & (rows["bound"] > 0)].merge(keys, on=list(KEY))
-    rows["used"] = rows["value"] / rows["bound"]
-    shares = past.used[rows["series"]].astype(float)
-    nights = (shares > 0).sum(axis=1)
-    young = int((nights < LEAST).sum())
-    rows, shares, nights = (found[nights >= LEAST] for found in (rows, shares, nights))
-    rows = rows.reset_index(drop=True)
-    if young:
-        report.facts.append(f"drift needs {LEAST} earlier nights: {young} of {young + len(rows)} figures have fewer")
-    if not len(rows):
-        return
-    logs = np.log2(np.where(shares > 0, shares, np.nan))
-    middle, low, high = (f(logs, axis=1) for f in (np.nanmedian, np.nanmin, np.nanmax))
-    rows["spread"] = _spread(logs)
-    rows["runtime"] = rows["cell"].str.split("/").str[:2].str.join("/")
-    spread = np.maximum(rows["spread"], rows.groupby(["box", "runtime", "check"])["spread"].transform("median"))
-    times = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / len(rows))
-    now = np.log2(rows["used"].to_numpy())
-    # The median of n nights has an error of its own: pi / 2n of one night's variance.
-    limit = np.maximum(times * spread * np.sqrt(1 + np.pi / 2 / nights), RESOLUTION)
-    outside = (now > high + RESOLUTION) | (now < low - RESOLUTION)
-    report.facts.append(
-        f"night-to-night spread of value/bound: median {_percent(float(spread.median()))}, largest "
-        f"{_percent(float(spread.max()))}; drift is {times:.1f} times the figure's own, over {len(rows)} figures"
-    )
-    moved = np.abs(now - middle)
-    for number in sorted(np.flatnonzero(outside & (moved > limit)), key=lambda number: -now[number] + middle[number]):
-        row = rows.iloc[number]
-        arrow = "↑" if now[number] > middle[number] else "↓"
-        said = f"{arrow} {2 ** middle[number]:.3g} → {row['used']:.3g} of the bound (spread {_percent(spread[number])})"
-        yield Change("drifted", row["cell"], row["box"], said, checks=(row["check"],), command=row["command"])
-
-
-def _spread(logs: np.ndarray) -> np.ndarray:
-    """[series] standard deviation from night to night. ``logs``: [series, nights], NaN on a night without a figure."""
-    filled = pd.DataFrame(logs).T.ffill().T.to_numpy()  # the step over a silent night is one step
-    steps = np.where(np.isnan(logs[:, 1:]) | np.isnan(filled[:, :-1]), np.nan, np.abs(np.diff(filled, axis=1)))
-    return np.nanmedian(steps, axis=1) / 0.954
-
-
-def _percent(log: float) -> str:
-    return f"{(2**log - 1) * 100:.2g} %"
+    passing = both[(both["seen"] == "PASS") & (both["seen_old"] == "PASS") & (both["metric"] != LOW_IS_WORSE)]
+    rows, facts = drift.judged(passing, past)
+    report.facts += facts
+    for row in rows.itertuples():
+        yield Change("drifted", row.cell, row.box, row.said, checks=(row.check,), command=row.command)
 
 
 def _spans(opsets: Iterable[int]) -> str:
@@ -419,12 +375,12 @@ def markdown(report: Report) -> str:
     counts = Counter(change.group for change in report.changes)
     word = "❌ worse" if report.worse else "✅ nothing worse"
     page = [
-        f"## {word}: {_escaped(report.old)} → {_escaped(report.new)}",
+        f"## {word}: {escaped(report.old)} → {escaped(report.new)}",
         "",
         ", ".join(f"{GROUPS[group].split(':')[0].lower()} {counts[group]}" for group in grouped) or "nothing changed",
         "",
         *(
-            f"- {_escaped(fact)}"
+            f"- {escaped(fact)}"
             for fact in [f"{report.cells} cells on {report.boxes} boxes compared", *report.facts][:6]
         ),
     ]
@@ -463,17 +419,17 @@ def _lines(changes: Iterable[Change]) -> list[str]:
     lines = []
     for (head, box, said, since, checks), opsets in merged.items():
         name = f"{head}/op{_spans(map(int, opsets))}" if "" not in opsets else head
-        where = f" on {_escaped(box)}" if box != head else ""
+        where = f" on {escaped(box)}" if box != head else ""
         what = f" {', '.join(checks)}:" if checks else ":"
         began = f", since {since}" if since else ""
         first = next(iter(opsets.values()))[0]
         command = commands[(first, box, said, since)]
         shown = f" · `{_code(command)}`" if command else ""
-        lines.append(f"- `{_code(name)}`{where}{what} {_escaped(said)}{began}{shown}")
+        lines.append(f"- `{_code(name)}`{where}{what} {escaped(said)}{began}{shown}")
     return lines
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A runtime's words, on one line and with nothing in them that Markdown would act on."""
     return re.sub(r"([\\`*<|\[\]])", r"\\\1", " ".join(text.split()))
 

@@ -1,5 +1,6 @@
 """May this be shipped? Every required cell is held against a policy, and each reason against it stands on its own line."""
 
+import math
 import os
 import re
 from collections import Counter
@@ -17,9 +18,10 @@ import numpy as np
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import completed
-from harness.rows import Row, RowsError, seen_status
+from harness.rows import Row, RowsError, is_fake, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
+from reports.diff import escaped
 from reports.policy import COSTS, METHODS, Policy, Text, Waiver, matches
 
 FEWEST = 3
@@ -81,7 +83,8 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
     rows = store.Store([folder], say=say)
     night = word and store.night_named(rows, word)
     base = folder if folder.is_dir() else folder.parent
-    found = completed([(base, row) for row in rows.newest_rows([night] if night else None)], bundle)
+    newest_rows = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
+    found = completed([(base, row) for row in newest_rows], bundle)
     if not found:
         raise RowsError(f"{text}: no cell has a row; nothing can be judged")
     cells: dict[tuple[str, str, str], dict[str, Row]] = {}
@@ -185,14 +188,16 @@ class _Judge:
                 (row for row in checks.values() if row.check in need.checks), key=lambda row: row.time, default=some
             )
             age = self.now - datetime.strptime(oldest.time, store.STAMP).replace(tzinfo=timezone.utc)
-            if age > timedelta(hours=self.policy.max_age_hours):
+            if age < timedelta(hours=-1):  # more than a clock may be fast
+                said = f"it is of {oldest.time}, which is in the future; set the clock of its box"
+                yield Reason("stale", oldest.check, said, oldest.command)
+            elif age > timedelta(hours=self.policy.max_age_hours):
                 said = f"{age / timedelta(hours=1):.0f} hours old, {self.policy.max_age_hours:g} are allowed"
                 yield Reason("stale", oldest.check, said, oldest.command)
         compared = sum(row.compared for row in checks.values() if row.check in verdict.OF_PYTORCH)
         if compared < need.compared:
-            yield Reason(
-                "compared", "", f"{compared:,} elements compared, {need.compared:,} are required", some.command
-            )
+            said = f"{compared:,} elements compared, {need.compared:,} are required"
+            yield Reason("compared", "", said, some.command)
         for name in ("device", "precision"):
             asked, did = getattr(need, name), getattr(some, name)
             if asked and asked != did:
@@ -202,13 +207,14 @@ class _Judge:
         """What a cell may use up of its bounds, its choices and its text."""
         logits, tokens = checks.get("logits"), checks.get("tokens")
         if self.policy.logits and logits is not None and logits.compared:
-            yield from self._over("logits", logits, self.policy.logits, _share(logits), "of the bound used by logits")
+            share = logits.value / logits.bound if logits.value is not None and logits.bound else math.inf
+            yield from self._over("logits", logits, self.policy.logits, share, "of the bound used by logits")
         if self.policy.flips and tokens is not None and tokens.compared:
-            counts = tokens.detail["rows"]
-            flips = (counts["TIE"] + counts["DIVERGED"]) / max(1, sum(counts.values()))
-            yield from self._over(
-                "flips", tokens, self.policy.flips, flips, "of the sentences leave the golden's tokens"
-            )
+            counts = tokens.detail.get("rows", {})
+            left = counts.get("TIE", 0) + counts.get("DIVERGED", 0)
+            flips = left / sum(counts.values()) if sum(counts.values()) else math.nan
+            said = "of the sentences leave the golden's tokens"
+            yield from self._over("flips", tokens, self.policy.flips, flips, said)
         if self.policy.text and tokens is not None and tokens.compared:
             yield from self._text(tokens, self.policy.text)
 
@@ -312,10 +318,6 @@ def _versionless(cell: str) -> str:
     return re.sub(r"@[^/]*", "", cell, count=1)
 
 
-def _share(row: Row) -> float:
-    return row.value / row.bound if row.value is not None and row.bound else float("inf")
-
-
 def _verdict_of(row: Row) -> Iterator[Reason]:
     """What a row's own status says against its cell."""
     words = {"UNVERIFIED": "unverified", "XFAIL": "expected", "UNSUPPORTED": "refused", "ABSENT": "uncompared"}
@@ -327,7 +329,10 @@ def _verdict_of(row: Row) -> Iterator[Reason]:
         said = f"{row.check} {row.status}{where}: {row.message}".removesuffix(": ")
     if row.status != "PASS":
         yield Reason(words.get(row.status, "failed"), row.check, said, row.command)
-    if row.compared == 0 and row.status in ("PASS", "XFAIL"):
+    if row.status == "PASS" and (row.stage != "compare" or row.value != row.value):
+        said = f"{row.check} says PASS, with the value {row.value} at stage {row.stage}: that is none"
+        yield Reason("failed", row.check, said, row.command)
+    if row.compared <= 0 and row.status in ("PASS", "XFAIL"):
         yield Reason("uncompared", row.check, f"{row.check} compared nothing", row.command)
 
 
@@ -389,18 +394,14 @@ def summary(made: Verdict) -> str:
             waived = f" (waived until {reason.waiver.expires}: {reason.waiver.reason})" if reason.waiver else ""
             said = f"{reason.what}: {reason.said}{waived}"
             code = f"`{_cell_text(reason.command)}`" if reason.command else ""
-            page.append(f"| `{_cell_text(case.cell)}` | {_words(case.box)} | {_words(said)} | {code} |")
+            page.append(f"| `{_cell_text(case.cell)}` | {escaped(case.box)} | {escaped(said)} | {code} |")
         page.append("")
-    page += [f"- {_words(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
+    page += [f"- {escaped(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
     return "\n".join(page) + "\n"
 
 
 def _cell_text(text: str) -> str:
     return text.replace("`", "'").replace("|", "\\|")
-
-
-def _words(text: str) -> str:
-    return re.sub(r"([\\`*<|\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def junit(made: Verdict) -> str:

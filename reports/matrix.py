@@ -15,7 +15,8 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, asked, depth, is_simulated, newest, read_all, seen_status
+from harness.rows import Row, RowsError, asked, depth, is_simulated, newest, seen_status
+from reports.folders import read_all
 
 WIDTH = 80
 
@@ -156,7 +157,15 @@ def reason(entry: Entry) -> str:
     return f"{row.check} {entry.status}{where}{knob}{': ' if said else ''}{said}{expected}"
 
 
-def _in_common(texts: Sequence[str]) -> str:
+def alike(entry: Entry) -> str:
+    """What entries with one reason have in common: a refusal, or a node test, is the same one whatever numbers it names; a
+    wrong cell's step matters."""
+    text = reason(entry)
+    same = entry.status in ("UNSUPPORTED", "ABSENT") or entry.row.check == "operator"
+    return re.sub(r"[-+]?\d[\w.+-]*", "#", text) if same else text
+
+
+def in_common(texts: Sequence[str]) -> str:
     """One text for several that differ in some words: those are left out."""
     words = [set(column) for column in zip(*(text.split(" ") for text in texts), strict=True)]
     return " ".join(word.pop() if len(word) == 1 else "…" for word in words)
@@ -190,12 +199,10 @@ class _Page:
                 entry = self.matrix.entries.get((line, column))
                 if entry and entry.status != "PASS":
                     text = reason(entry)
-                    # A refusal, or a node test, is the same one whatever numbers it names; a wrong cell's step matters.
-                    same = entry.status in ("UNSUPPORTED", "ABSENT") or entry.row.check == "operator"
-                    key = re.sub(r"[-+]?\d[\w.+-]*", "#", text) if same else text
+                    key = alike(entry)
                     said.setdefault(key, []).append(text)
                     self.marks[(line, column)] = f"[{numbers.setdefault(key, len(numbers) + 1)}]"
-        self.notes = [f"[{numbers[key]}] {_in_common(texts)}" for key, texts in said.items()]
+        self.notes = [f"[{numbers[key]}] {in_common(texts)}" for key, texts in said.items()]
 
     def cell(self, line: Line, column: Column) -> str:
         entry = self.matrix.entries.get((line, column))

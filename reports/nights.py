@@ -5,19 +5,19 @@ and bundle: what a release manager means by "it used to work".
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas
+import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from harness.bundle import Bundle
 from harness.judge import verdict
-from harness.merge import complete
-from harness.rows import Row, RowsError, is_simulated, seen_status
+from harness.merge import completed
+from harness.rows import Row, is_fake, is_simulated, seen_status
+from reports.store import KEY, STAMP, Store
 
 
 class Column(NamedTuple):
@@ -33,51 +33,10 @@ class Column(NamedTuple):
     bundle: str
 
 
-COLUMN = list(Column._fields)
-LINE = ["backend", "device", "exporter", "layout", "precision", "opset", "box"]
-FORM = "%Y-%m-%dT%H:%M:%SZ"
-"""How rows write a time."""
-_KEPT = [*COLUMN, "cell", "check", "status", "kind", "run", "time"]
-
-
-class History(NamedTuple):
-    """``frame``: a line a row of every run, with the columns of a row that tell its cell, check, run and time, its
-    ``status``, the status ``seen`` under an expectation, and its ``night``. ``rows``: at least the newest of each cell and
-    check and of each absent backend."""
-
-    frame: pandas.DataFrame
-    rows: list[Row]
-
-
-def history(places: Iterable[Path], bundle: Bundle) -> History:
-    """Raises RowsError when there is no row, or one that cannot be read."""
-    rows = complete(places, Path(bundle.path))
-    return History(table(rows), rows)
-
-
-def table(rows: list[Row]) -> pandas.DataFrame:
-    """See History."""
-    frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in _KEPT})
-    frame["opset"] = [row.opset or 0 for row in rows]
-    frame["seen"] = [seen_status(row) for row in rows]
-    odd = pandas.to_datetime(frame["time"], format=FORM, errors="coerce").isna()
-    if odd.any():
-        row = rows[int(odd.argmax())]
-        raise RowsError(f"run {row.run}: the time {row.time!r} is none that a run writes; copy its rows again")
-    frame["night"] = frame.groupby("run")["time"].transform("min").str[:10]
-    return frame
-
-
-class Night(NamedTuple):
-    """A cell on one night, by its newest rows then: its worst status as seen, and the word of ``word_of``."""
-
-    night: str
-    version: str
-    bundle: str
-    status: str
-    word: str
-    symbol: str
-    time: str
+_WORDS = list(verdict.WORDS)
+_LEAST_FAILURE = max(
+    number for number, status in enumerate(verdict.SEVERITY) if verdict.STATUSES[status].outcome == "fail"
+)
 
 
 def word_of(status: str, words: Iterable[str], called: str) -> str:
@@ -89,36 +48,18 @@ def word_of(status: str, words: Iterable[str], called: str) -> str:
     return next((word for word in ("XPASS", "XFAIL") if word in found), called)
 
 
-def nightly(frame: pandas.DataFrame) -> dict[tuple[object, ...], list[Night]]:
-    """The nights of each line (the values of LINE), oldest first."""
-    cells = frame[frame["cell"] != ""].sort_values(["time", "run"], kind="stable")
-    place = [*LINE, "version", "bundle", "night"]
-    newest = cells.drop_duplicates([*place, "check"], keep="last")
-    newest = newest.assign(
-        rank=newest["seen"].map(verdict.SEVERITY.index),
-        built=(newest["seen"] == "ABSENT") & (newest["kind"] == "built"),
-    )
-    found: dict[tuple[object, ...], list[Night]] = {}
-    grouped = newest.groupby(place, sort=False).agg(
-        rank=("rank", "min"), words=("status", "unique"), checks=("check", "nunique"), time=("time", "max"),
-        built=("built", "any"),
-    )  # fmt: skip
-    for key, rank, words, checks, time, built in grouped.itertuples(name=None):
-        *line, version, bundle, night = key
-        status = verdict.SEVERITY[rank]
-        simulated = is_simulated(line[LINE.index("device")])
-        called = verdict.called(status, "built" if built else "", checks < len(verdict.CHECKS), simulated)
-        word = word_of(status, words, called)
-        symbol = verdict.WORDS[called].symbol
-        found.setdefault(tuple(line), []).append(Night(night, version, bundle, status, word, symbol, time))
-    for nights in found.values():
-        nights.sort()
-    return found
+class Night(NamedTuple):
+    """A cell on one night: its worst status as seen, and what it is called."""
 
+    night: str
+    version: str
+    bundle: str
+    status: str
+    word: str
 
-def line_of(row: Row) -> tuple[object, ...]:
-    """The line that a row's cell is on."""
-    return tuple(getattr(row, name) or 0 if name == "opset" else getattr(row, name) for name in LINE)
+    @property
+    def symbol(self) -> str:
+        return verdict.WORDS[self.status if self.word in verdict.STATUSES else self.word].symbol
 
 
 class Since(NamedTuple):
@@ -128,21 +69,130 @@ class Since(NamedTuple):
     before: Night | None
 
 
-def since(nights: Iterable[Night], version: str, bundle: str) -> Since:
-    """Of the nights of one line, those of that version and bundle."""
-    own = [night for night in nights if (night.version, night.bundle) == (version, bundle)]
-    first = len(own) - 1
-    while first and own[first - 1].status == own[-1].status:
-        first -= 1
-    return Since(own[first].night, own[first - 1] if first else None)
+class Track(NamedTuple):
+    """One cell over the nights that the store knows. ``status``: [nights] index in ``verdict.SEVERITY`` of its worst row,
+    -1 where it was not run; ``word``: [nights] index in ``verdict.WORDS`` of what it is called."""
+
+    version: str
+    bundle: str
+    nights: Sequence[str]
+    status: np.ndarray
+    word: np.ndarray
+
+    @property
+    def ran(self) -> np.ndarray:
+        """Places of the nights on which it ran, the oldest first."""
+        return np.flatnonzero(self.status >= 0)
+
+    def at(self, place: int) -> Night:
+        status, word = verdict.SEVERITY[self.status[place]], _WORDS[self.word[place]]
+        return Night(self.nights[place], self.version, self.bundle, status, word)
+
+    @property
+    def since(self) -> Since:
+        ran = self.ran
+        changes = np.flatnonzero(np.diff(self.status[ran]))
+        first = changes[-1] + 1 if changes.size else 0
+        return Since(self.nights[ran[first]], self.at(ran[first - 1]) if first else None)
 
 
-def version_changes(nights: Iterable[Night], bundle: str) -> list[tuple[Night, Night]]:
+class Past:
+    """Every cell over every night. ``rows``: the newest of each check of each cell, and of absent backends, completed where
+    a box without pytest left something out; such an answer counts for the night of its run."""
+
+    def __init__(self, places: Sequence[Path], bundle: Path) -> None:
+        """Raises RowsError when there is no row, or one that cannot be read."""
+        store = Store(places)
+        self.nights = store.nights
+        found = store.newest_rows()
+        self.rows = completed([(_home(places, row), row) for row in found], bundle)
+        history = store.history()
+        keys = [history.keys[name].astype(str).to_numpy() for name in KEY]
+        status, expected = history.status, history.expected
+        if made := self.rows[len(found) :]:
+            more = np.full((len(made), len(self.nights)), -1, np.int8)
+            for number, row in enumerate(made):
+                at = self.nights.index(store.night_of[row.run])
+                more[number, at] = verdict.SEVERITY.index(seen_status(row))
+            keys = [np.append(one, [getattr(row, name) for row in made]) for one, name in zip(keys, KEY, strict=True)]
+            status, expected = np.vstack([status, more]), np.vstack([expected, np.zeros_like(more, np.bool_)])
+        order = np.lexsort(keys[:3])
+        keys, status, expected = [one[order] for one in keys], status[order], expected[order]
+        new = np.append(True, np.any([one[1:] != one[:-1] for one in keys[:3]], axis=0))
+        starts = np.flatnonzero(new[: len(order)])
+        of_bundle = np.isin(keys[3], verdict.CHECKS)
+        self._place = {key: at for at, key in enumerate(zip(*(one[starts] for one in keys[:3]), strict=True))}
+        built, simulated = (np.zeros((len(starts), 1), np.bool_) for _ in range(2))
+        for row in self.rows:
+            if row.cell and not is_fake(row.version):
+                at = self._place[(row.box, row.bundle, row.cell)]
+                built[at] |= row.status == "ABSENT" and row.kind == "built"
+                simulated[at] |= is_simulated(row.device)
+        self._status, self._word = _cells(status, expected, of_bundle, starts, (built, simulated))
+        self._lines: dict[tuple[object, ...], dict[tuple[str, ...], Row]] = {}
+        for row in self.rows:
+            if row.cell and not is_fake(row.version):
+                self._lines.setdefault(_line(row), {})[(row.box, row.bundle, row.cell)] = row
+
+    def track(self, row: Row) -> Track:
+        """Of a row's cell."""
+        at = self._place[(row.box, row.bundle, row.cell)]
+        return Track(row.version, row.bundle, self.nights, self._status[at], self._word[at])
+
+    def line(self, row: Row) -> list[Track]:
+        """Of every version and bundle of a row's cell."""
+        return [self.track(one) for one in self._lines[_line(row)].values()]
+
+
+def _home(places: Sequence[Path], row: Row) -> Path:
+    """The folder that a row's sidecar path starts from."""
+    folders = [place if place.is_dir() else place.parent for place in places]
+    return next((folder for folder in folders if row.series and (folder / row.series).exists()), folders[0])
+
+
+def _line(row: Row) -> tuple[object, ...]:
+    return row.backend, row.device, row.exporter, row.layout, row.precision, row.opset, row.box
+
+
+def _cells(
+    status: np.ndarray, expected: np.ndarray, of_bundle: np.ndarray, starts: np.ndarray, short: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """[cells, nights] worst status and word, of the [series, nights] between ``starts``; see Track. ``short``: [cells, 1]
+    whether a cell was built only, and whether it is a simulator's."""
+
+    def any_of(mask: np.ndarray) -> np.ndarray:
+        return np.logical_or.reduceat(mask, starts, axis=0)  # type: ignore[no-any-return]
+
+    ran, passed, nothing = status >= 0, verdict.SEVERITY.index("PASS"), len(verdict.SEVERITY)
+    worst = np.minimum.reduceat(np.where(ran, status, np.int8(nothing)), starts, axis=0)
+    few = np.add.reduceat(ran.astype(np.int8), starts, axis=0) < len(verdict.CHECKS)
+    unexpected = any_of(ran & (status <= _LEAST_FAILURE) & ~expected)
+    xpass, xfail = (any_of(ran & expected & mask) for mask in (status == passed, status != passed))
+    partial = (worst == passed) & few & any_of(ran & of_bundle[:, None])
+    # The few combinations that there are, each named once.
+    codes = worst.astype(np.int16)
+    for fact in (unexpected, xpass, xfail, partial, *short):
+        codes = codes * 2 + fact
+    names = np.full(64 * (nothing + 1), -1, np.int8)
+    for code in np.flatnonzero(np.bincount(codes.ravel(), minlength=len(names))[: 64 * nothing]):
+        said = verdict.SEVERITY[code // 64]
+        words = [word for bit, word in ((32, said), (16, "XPASS"), (8, "XFAIL")) if code & bit]
+        called = verdict.called(said, "built" if code & 2 else "", bool(code & 4), bool(code & 1))
+        names[code] = _WORDS.index(word_of(said, words, called))
+    return np.where(worst < nothing, worst, np.int8(-1)), names[codes]
+
+
+def before(line: Iterable[Track], night: str) -> Night | None:
+    """The last of a line's nights before that one; None where none is on record."""
+    found = [track.at(ran[-1]) for track in line if (ran := [at for at in track.ran if track.nights[at] < night])]
+    return max(found, default=None)
+
+
+def version_changes(line: Iterable[Track], bundle: str) -> list[tuple[Night, Night]]:
     """Pairs of neighbouring versions of one line, each by its newest night with that bundle, that differ in status."""
-    newest = {night.version: night for night in nights if night.bundle == bundle}
-    versions = sorted(newest, key=_order)
-    pairs = itertools.pairwise(versions)
-    return [(newest[old], newest[new]) for old, new in pairs if newest[old].status != newest[new].status]
+    newest = [track.at(track.ran[-1]) for track in line if track.bundle == bundle]
+    newest.sort(key=lambda night: _order(night.version))
+    return [(old, new) for old, new in itertools.pairwise(newest) if old.status != new.status]
 
 
 def _order(version: str) -> tuple[int, Version | str]:
@@ -150,6 +200,19 @@ def _order(version: str) -> tuple[int, Version | str]:
         return 1, Version(version)
     except InvalidVersion:
         return 0, version
+
+
+def strip(line: Sequence[Track], count: int) -> Mapping[str, list[Night | None]]:
+    """Version (with its bundle where there are several) to that line's answer on each of the last ``count`` nights, the
+    newest first; versions without an answer on any of them are left out."""
+    several = len({track.bundle for track in line}) > 1
+    shown = {}
+    for track in sorted(line, key=lambda one: (_order(one.version), one.bundle), reverse=True):
+        places = range(len(track.nights))[: -count - 1 : -1]
+        answers = [track.at(at) if track.status[at] >= 0 else None for at in places]
+        if any(answers):
+            shown[f"{track.version} {track.bundle if several else ''}".strip()] = answers
+    return shown
 
 
 @dataclass
@@ -171,17 +234,18 @@ class Sight:
         return (self.missing or self.stale) and not self.replaced
 
 
-def sights(frame: pandas.DataFrame, now: datetime, stale_days: float) -> list[Sight]:
-    """Every column on record, in the matrix's order. ``now``: UTC."""
-    cells = frame[frame["cell"] != ""]
-    seen = cells.groupby(COLUMN).agg(
-        first=("night", "min"), last=("night", "max"), time=("time", "max"), nights=("night", "nunique")
-    )
-    found = [Sight(Column(*key), *rest) for key, *rest in seen.itertuples(name=None)]
-    newest = max((sight.last for sight in found), default="")
+def sights(past: Past, columns: Mapping[Column, Sequence[Row]], now: datetime, stale_days: float) -> list[Sight]:
+    """When each column was seen, by the newest rows of its cells. ``now``: UTC."""
+    found = []
+    for column, rows in columns.items():
+        time = max(row.time for row in rows)
+        cells = {row.cell: row for row in rows}.values()
+        ran = np.flatnonzero(np.any([past.track(row).status >= 0 for row in cells], axis=0))
+        sight = Sight(column, past.nights[ran[0]], past.nights[ran[-1]], time, len(ran))
+        sight.missing = sight.last < past.nights[-1]
+        sight.stale = not timedelta(days=-1) <= now - moment(time) <= timedelta(days=stale_days)
+        found.append(sight)
     for sight in found:
-        sight.missing = sight.last < newest
-        sight.stale = not timedelta(days=-1) <= now - moment(sight.time) <= timedelta(days=stale_days)
         sight.replaced = _successor(sight, found)
     return found
 
@@ -201,14 +265,4 @@ def _successor(sight: Sight, found: Iterable[Sight]) -> str:
 
 def moment(time: str) -> datetime:
     """A row's time, in UTC."""
-    return datetime.strptime(time, FORM).replace(tzinfo=timezone.utc)
-
-
-def strip(nights: Iterable[Night], every: list[str]) -> Mapping[str, list[Night | None]]:
-    """Version (with its bundle where there are several) to that line's answer on each of the nights ``every``."""
-    nights = list(nights)
-    several = len({night.bundle for night in nights}) > 1
-    shown: dict[str, dict[str, Night]] = {}
-    for night in sorted(nights, key=lambda one: (_order(one.version), one.bundle), reverse=True):
-        shown.setdefault(f"{night.version} {night.bundle if several else ''}".strip(), {})[night.night] = night
-    return {name: [found.get(night) for night in every] for name, found in shown.items()}
+    return datetime.strptime(time, STAMP).replace(tzinfo=timezone.utc)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -86,17 +87,18 @@ def heat(at: np.ndarray, gap: np.ndarray, bound: float, names: Mapping[int, str]
     shades = sorted(set(level[level >= 0].tolist()))
     with matplotlib.rc_context({**_STYLE, "axes.grid": False}):
         axes = _axes(0.17 * len(rows), told=len(shades), left=1.55)
+        shapes: dict[int, list[list[tuple[float, float]]]] = {shade: [] for shade in shades}
         for place, row in enumerate(rows):
-            mine = at[:, 0] == row
+            mine, low, high = at[:, 0] == row, place - 0.42, place + 0.42
             for start, stop, shade in _runs(at[mine, 1], level[mine]):
-                axes.broken_barh(
-                    [(start - 0.5, stop - start)], (place - 0.42, 0.84), facecolor=_HEAT[shade], linewidth=0
-                )
+                left, right = start - 0.5, stop - 0.5
+                shapes[shade].append([(left, low), (left, high), (right, high), (right, low)])
+        for shade, each in shapes.items():
+            drawn = PolyCollection(each, facecolor=_HEAT[shade], linewidth=0, label=LEVEL_NAMES[shade])
+            axes.add_collection(drawn, autolim=False)
         axes.set(xlabel="decode step", xlim=(-0.5, at[:, 1].max() + 0.5), ylim=(len(rows) - 0.5, -0.5))
         axes.set_yticks(range(len(rows)), [_short(names.get(row, f"row {row}")) for row in rows], fontsize=7.5)
         axes.tick_params(length=0)
-        for shade in shades:
-            axes.barh(0, 0, color=_HEAT[shade], label=LEVEL_NAMES[shade])
         return _svg(axes)
 
 

@@ -5,6 +5,7 @@ Patterns are matched part by part of a cell's name. ``*`` and ``?`` stand for wh
 """
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -219,6 +220,8 @@ class _Reader:
         for pattern in patterns:
             if pattern.count("/") != FORM.count("/"):
                 raise self.wrong(where, f"{pattern!r} is no pattern of cells; their form is {FORM}")
+            if not expand(pattern):
+                raise self.wrong(where, f"{pattern!r} names no cell: a range goes from the lower number to the higher")
         return tuple(itertools.chain.from_iterable(map(expand, patterns)))
 
     def budgets(self, table: Any, where: str) -> dict[str, float]:
@@ -227,7 +230,7 @@ class _Reader:
         return {name: self.number(value, f"{where} {name}") for name, value in table.items()}
 
     def number(self, value: Any, where: str) -> float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
             raise self.wrong(where, f"{value!r} is no number of 0 or more")
         return float(value)
 

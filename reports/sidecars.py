@@ -4,8 +4,10 @@ A sidecar that did not come along with its rows, or is damaged, adds nothing; th
 """
 
 import hashlib
+import io
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,8 +70,7 @@ class Sidecars:
         self.folders = list(dict.fromkeys(folders))
         self.bundle = bundle
         self.scorer = Scorer(bundle)
-        self._drawn: dict[str, Markup] = {}
-        self._scored: dict[tuple[str, ...], Score] = {}
+        self._made: dict[tuple[str, bytes, str], Any] = {}
 
     def known(self, row: Row) -> bool:
         """Whether the bundle at hand is that of the row."""
@@ -79,59 +80,51 @@ class Sidecars:
     def _places(self) -> dict[str, int]:
         return {line.id: number for number, line in enumerate(self.bundle.rows)}
 
-    def _arrays(self, row: Row | None) -> Mapping[str, np.ndarray]:
+    def _content(self, row: Row | None) -> bytes:
+        """The sidecar file of a row as it lies on disk; empty where there is none."""
         for folder in self.folders if row is not None and row.series else ():
             try:
-                with np.load(folder / row.series, allow_pickle=False) as saved:
-                    return dict(saved)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+                return (folder / row.series).read_bytes()
+            except OSError:
                 continue
-        return {}
+        return b""
+
+    def _once(self, make: Callable[..., Any], content: bytes, *facts: Any) -> Any:
+        """What is made of a sidecar and of what rows say of it; made once for all cells that are alike in both."""
+        key = (make.__name__, hashlib.sha256(content).digest(), repr(facts))
+        if key not in self._made:
+            self._made[key] = make(content, *facts)
+        return self._made[key]
 
     def plots(self, rows: Mapping[str, Row]) -> list[Plot]:
         """The plots that a cell has numbers for. ``rows``: by check."""
         numeric = [rows[check] for check in ("logits", "kv_values", "encoder") if check in rows]
-        series = self._arrays(numeric[0]) if numeric else {}
-        stats = {name: one for row in numeric for name, one in row.detail.get("tensors", {}).items()}
+        content = self._content(numeric[0]) if numeric else b""
+        bounds = {name: one["tail_bound"] for row in numeric for name, one in row.detail.get("tensors", {}).items()}
+        first = {check: rows[check].step for check in ("logits", "kv_values") if check in rows}
+        return self._once(self._drawn, content, bounds, first, self.known(numeric[0])) if content else []
+
+    def _drawn(
+        self, content: bytes, bounds: Mapping[str, float], first: Mapping[str, int | None], known: bool
+    ) -> list[Plot]:
+        series = _arrays(content)
         if not len(series.get("steps", ())):
             return []
         found = []
-        if "logits" in stats and "logits.gap" in series:
-            found += self._of_logits(rows["logits"], series, stats["logits"]["tail_bound"])
+        if "logits" in bounds and "logits.gap" in series:
+            names = {place: name for name, place in self._places.items()} if known else {}
+            found += _of_logits(series, bounds["logits"], first["logits"], names)
         own = {
-            f"layer {name.split('.')[1]} {'V' if name.endswith('value') else 'K'}":
-                (series[f"{name}.gap"], stats[name]["tail_bound"])
-            for name in stats if ".decoder." in name and f"{name}.gap" in series
+            f"layer {name.split('.')[1]} {'V' if name.endswith('value') else 'K'}": (series[f"{name}.gap"], bound)
+            for name, bound in bounds.items() if ".decoder." in name and f"{name}.gap" in series
         }  # fmt: skip
         if own:
             largest = (f"{label} {np.fmax.reduce(gap / bound, initial=0):.3g}" for label, (gap, bound) in own.items())
             words = f"Largest gap in bounds: {', '.join(largest)}."
-            drawn = self._draw(plots.drift, series["steps"], own, rows["kv_values"].step)
-            found.append(Plot("KV cache: drift per layer", words, drawn))
+            found.append(
+                _plot("KV cache: drift per layer", words, plots.drift(series["steps"], own, first["kv_values"]))
+            )
         return found
-
-    def _of_logits(self, row: Row, series: Mapping[str, np.ndarray], bound: float) -> list[Plot]:
-        at, gap, floor = series["steps"], series["logits.gap"], series["logits.floor"]
-        names = {place: name for name, place in self._places.items()} if self.known(row) else {}
-        largest = np.fmax.reduce(gap, initial=0)
-        words = f"Largest gap {largest:.3g}, bound {bound:.3g}, PyTorch's own {floor.max():.3g}."
-        sentences, wrong = (list(dict.fromkeys(rows.tolist())) for rows in (at[:, 0], at[gap > bound, 0]))
-        first = ", ".join(names.get(place, f"row {place}") for place in wrong[:NAMED])
-        more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-        out = f"{len(wrong)} of {len(sentences)} sentences leave the bound{': ' if wrong else ''}{first}{more}."
-        return [
-            Plot("Logits: gap against decode step", words, self._draw(plots.gaps, at, gap, floor, bound, row.step)),
-            Plot("Logits: sentence by step", out, self._draw(plots.heat, at, gap, bound, names)),
-        ]
-
-    def _draw(self, plot: Callable[..., str], *values: Any) -> Markup:
-        digest = hashlib.sha256(plot.__name__.encode())
-        for value in _leaves(values):
-            digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-        key = digest.hexdigest()
-        if key not in self._drawn:
-            self._drawn[key] = Markup(plot(*values))  # matplotlib has escaped every word in it
-        return self._drawn[key]
 
     def divergences(self, row: Row | None) -> list[Divergence]:
         """The first sentences of a tokens row that left PyTorch."""
@@ -141,7 +134,10 @@ class Sidecars:
 
     def _hypotheses(self, row: Row | None) -> list[np.ndarray]:
         """Ids of every sentence; empty without the sidecar, or with another bundle than the row's."""
-        saved = self._arrays(row) if row is not None and self.known(row) else {}
+        return self._once(self._split, self._content(row)) if row is not None and self.known(row) else []
+
+    def _split(self, content: bytes) -> list[np.ndarray]:
+        saved = _arrays(content)
         if not {"tokens", "token_starts"} <= saved.keys() or len(saved["token_starts"]) != len(self.bundle.rows) + 1:
             return []
         return np.split(saved["tokens"], saved["token_starts"][1:-1])
@@ -164,24 +160,43 @@ class Sidecars:
 
     def scores(self, row: Row | None) -> dict[str, Score]:
         """BLEU of PyTorch and of the hypotheses of a tokens row."""
-        ids = self._hypotheses(row)
-        if row is None or not ids:
+        if row is None or not self._hypotheses(row):
             return {}
-        theirs = self.scorer.without_ties([detokenise(self.bundle, one) for one in ids], row.detail.get("ties", []))
-        return {"PyTorch": self._score(self.scorer.golden), "this backend": self._score(theirs)}
+        return self._once(self._scores, self._content(row), row.detail.get("ties", []))
 
-    def _score(self, hypotheses: list[str]) -> Score:
-        key = tuple(hypotheses)
-        if key not in self._scored:
-            self._scored[key] = Score(*self.scorer.interval(hypotheses))
-        return self._scored[key]
+    def _scores(self, content: bytes, ties: Sequence[str]) -> dict[str, Score]:
+        texts = [detokenise(self.bundle, ids) for ids in self._once(self._split, content)]
+        both = {"PyTorch": self.scorer.golden, "this backend": self.scorer.without_ties(texts, ties)}
+        return {who: self._once(self._score, "\0".join(said).encode(), said) for who, said in both.items()}
+
+    def _score(self, _: bytes, hypotheses: list[str]) -> Score:
+        return Score(*self.scorer.interval(hypotheses))
 
 
-def _leaves(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, dict):
-            yield from _leaves(value.items())
-        elif isinstance(value, tuple):
-            yield from _leaves(value)
-        else:
-            yield value
+def _arrays(content: bytes) -> Mapping[str, np.ndarray]:
+    """What a sidecar holds; nothing where it is damaged."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+            return dict(saved)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return {}
+
+
+def _of_logits(
+    series: Mapping[str, np.ndarray], bound: float, first: int | None, names: Mapping[int, str]
+) -> list[Plot]:
+    at, gap, floor = series["steps"], series["logits.gap"], series["logits.floor"]
+    largest = np.fmax.reduce(gap, initial=0)
+    words = f"Largest gap {largest:.3g}, bound {bound:.3g}, PyTorch's own {floor.max():.3g}."
+    sentences, wrong = (list(dict.fromkeys(rows.tolist())) for rows in (at[:, 0], at[gap > bound, 0]))
+    named = ", ".join(names.get(place, f"row {place}") for place in wrong[:NAMED])
+    more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+    out = f"{len(wrong)} of {len(sentences)} sentences leave the bound{': ' if wrong else ''}{named}{more}."
+    return [
+        _plot("Logits: gap against decode step", words, plots.gaps(at, gap, floor, bound, first)),
+        _plot("Logits: sentence by step", out, plots.heat(at, gap, bound, names)),
+    ]
+
+
+def _plot(title: str, words: str, drawing: str) -> Plot:
+    return Plot(title, words, Markup(drawing))  # matplotlib has escaped every word in it

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import re
 import shutil
@@ -13,20 +14,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 
 from harness.bundle import Bundle
 from harness.explain import staged
 from harness.judge import verdict
 from harness.rows import Row, is_simulated
 from reports import nights
-from reports.matrix import Entry, build, reason
+from reports.matrix import Entry, alike, build, in_common, reason
 from reports.nights import Column
 from reports.sidecars import Sidecars
+from reports.store import STAMP
 
 MARKER = ".conform-site"
 """A file that says that a folder is a site of ours, which may be replaced."""
 NIGHTS = 60
 """Newest nights that a strip shows; "since when" looks at all."""
+FEW = 50
+"""Pages that are not worth another process."""
 TEMPLATES = Path(__file__).parent / "templates"
 WORDS = verdict.WORDS
 
@@ -108,17 +113,17 @@ class Site:
     def __init__(self, places: Sequence[Path], bundle: Bundle, stale_days: float, now: datetime) -> None:
         self.now, self.stale_days = now, stale_days
         self.sidecars = Sidecars((place if place.is_dir() else place.parent for place in places), bundle)
-        frame, rows = nights.history(places, bundle)
-        self.matrix = build(rows)
-        self.lines = nights.nightly(frame)
-        self.every_night = sorted({night.night for line in self.lines.values() for night in line}, reverse=True)
-        self.sights = {sight.column: sight for sight in nights.sights(frame, now, stale_days)}
+        self.past = nights.Past(places, Path(bundle.path))
+        self.every_night = self.past.nights[::-1]
+        self.matrix = build(self.past.rows)
         self.columns: dict[Column, list[Page]] = {}
         # What has been replaced comes last, and counts no more.
         entries: dict[Column, list[Entry]] = {}
         for _, entry in sorted(self.matrix.entries.items(), key=lambda item: (item[0][1].order, item[0][0])):
-            column = Column(*(getattr(entry.row, name) for name in nights.COLUMN))
+            column = Column(*(getattr(entry.row, name) for name in Column._fields))
             entries.setdefault(column, []).append(entry)
+        rows = {column: [row for entry in found for row in entry.rows] for column, found in entries.items()}
+        self.sights = {sight.column: sight for sight in nights.sights(self.past, rows, now, stale_days)}
         for column in sorted(entries, key=lambda column: bool(self.sights[column].replaced)):
             self.columns[column] = [self._page(column, entry) for entry in entries[column]]
         self.pages = [page for pages in self.columns.values() for page in pages]
@@ -128,17 +133,12 @@ class Site:
             timed = [row.detail for row in page.entry.rows if "step_p50_seconds" in row.detail]
             self.costs.setdefault(_comparable(page), []).extend((page, figures) for figures in timed)
 
-    def line(self, row: Row) -> list[nights.Night]:
-        return self.lines[nights.line_of(row)]
-
     def _page(self, column: Column, entry: Entry) -> Page:
-        line = self.line(entry.row)
+        line, own = self.past.line(entry.row), self.past.track(entry.row)
         word = nights.word_of(entry.status, (row.status for row in entry.rows), entry.called)
-        last = max(night.night for night in line if (night.version, night.bundle) == (column.version, column.bundle))
         return Page(
             entry.row.opset or 0, column, entry, file_name(entry.row), word,
-            nights.since(line, column.version, column.bundle),
-            nights.version_changes(line, column.bundle), last < self.every_night[0],
+            own.since, nights.version_changes(line, column.bundle), own.status[-1] < 0,
         )  # fmt: skip
 
     def render(self, folder: Path) -> None:
@@ -154,7 +154,7 @@ class Site:
             words=WORDS,
             called=_called,
             checks=verdict.CHECKS,
-            built=self.now.strftime(nights.FORM),
+            built=self.now.strftime(STAMP),
             stale_days=self.stale_days,
         )
         for name in ("site.css", "site.js"):
@@ -163,7 +163,24 @@ class Site:
         (folder / "index.html").write_text(front, encoding="utf-8")
         (folder / "cells").mkdir()
         template = environment.get_template("cell.html")
-        for page in self.pages:
+        parts = np.array_split(
+            np.arange(len(self.pages)), min(len(os.sched_getaffinity(0)), len(self.pages) // FEW + 1)
+        )
+        # Forked, so that what the pages are made of is shared; neighbours stay together, because they share drawings.
+        context = multiprocessing.get_context("fork")
+        others = [context.Process(target=self._write_cells, args=(template, folder, part)) for part in parts[1:]]
+        for process in others:
+            process.start()
+        self._write_cells(template, folder, parts[0])
+        for process in others:
+            process.join()
+            if process.exitcode:
+                raise SiteError(
+                    f"a process that wrote pages ended with {process.exitcode}; see what it said, and try again"
+                )
+
+    def _write_cells(self, template: jinja2.Template, folder: Path, places: Iterable[int]) -> None:
+        for page in map(self.pages.__getitem__, places):
             (folder / "cells" / page.file).write_text(template.render(root="../", **self._cell(page)), encoding="utf-8")
 
     def _age(self, time: str) -> str:
@@ -176,7 +193,7 @@ class Site:
         counts = Counter(page.word for page in self.current)
         columns = list(self.columns)
         return {
-            "columns": self.columns,
+            "columns": {column: {page.opset: page for page in pages} for column, pages in self.columns.items()},
             "opsets": sorted({page.opset for page in self.pages}),
             "absent": self.matrix.absent,
             "sight": self.sights.__getitem__,
@@ -192,6 +209,11 @@ class Site:
                 for facet in ("backend", "layout", "precision", "exporter", "box")
             },
             "bundles": sorted({column.bundle for column in columns}),
+            "telling": [
+                name
+                for name in ("device", "exporter", "precision", "box", "bundle")
+                if len({getattr(column, name) for column in columns}) > 1
+            ],
             "nights": self.every_night,
             "compared": sum(row.compared for page in self.current for row in page.entry.rows),
             "last": max((page.row.time for page in self.pages), default=""),
@@ -214,8 +236,8 @@ class Site:
                 continue
             before = page.since.before
             if before is None:  # a version or bundle seen for the first time is held against what was there before it
-                earlier = [night for night in self.line(page.row) if night.night < page.since.night]
-                before = earlier[-1] if earlier and earlier[-1].status != page.entry.status else None
+                before = nights.before(self.past.line(page.row), page.since.night)
+                before = before if before and before.status != page.entry.status else None
             if before is not None:
                 key = (page.column, page.word, before.word, before.version, before.bundle, before.night)
                 found.setdefault(key, Change(before, [])).pages.append(page)
@@ -229,7 +251,7 @@ class Site:
             "rows": rows,
             "reason": "" if page.word == "PASS" else reason(page.entry),
             "evidence": next((row.detail for row in rows.values() if row.detail.get("evidence")), None),
-            "strip": nights.strip(self.line(page.row), self.every_night[:NIGHTS]),
+            "strip": nights.strip(self.past.line(page.row), NIGHTS),
             "strip_nights": self.every_night[:NIGHTS],
             "nights": len(self.every_night),
             "stages": staged(rows.values()),
@@ -259,10 +281,13 @@ def _reasons(pages: Iterable[Page]) -> list[tuple[str, list[list[Page]]]]:
         if page.word != "PASS":
             before, changes = page.since.before, [(old.version, new.version) for old, new in page.changes]
             told = (page.column, page.since.night, before and (before.word, before.night), *changes)
-            why = (page.word, reason(page.entry), page.row.blame, page.row.knob)
+            why = (page.word, alike(page.entry), page.row.blame, page.row.knob)
             found.setdefault(why, {}).setdefault(told, []).append(page)
     order = list(WORDS)
-    return [(why[1], list(found[why].values())) for why in sorted(found, key=lambda why: order.index(why[0]))]
+    return [
+        (in_common([reason(page.entry) for pages in found[why].values() for page in pages]), list(found[why].values()))
+        for why in sorted(found, key=lambda why: order.index(why[0]))
+    ]
 
 
 def file_name(row: Row) -> str:

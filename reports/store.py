@@ -11,13 +11,11 @@ Rows are told apart by a digest of their line. Pieces and files that share no ru
 copied twice, a run copied before it had ended) equal rows are dropped, so that nothing is lost and nothing counts twice.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime, timezone
 from functools import cached_property
@@ -83,16 +81,18 @@ class Loose(NamedTuple):
 
 class History(NamedTuple):
     """Series of verdicts over nights. ``keys``: frame of [series] with the columns KEY; ``status``: [series, nights]
-    int8, the index in ``verdict.SEVERITY`` of what was seen, -1 without a row; ``used``: [series, nights] float32, value
-    over bound, NaN without; ``bundle`` is a part of the key, so that a series has one golden."""
+    int8, the index in ``verdict.SEVERITY`` of what was seen, -1 without a row; ``expected``: [series, nights], whether an
+    expectation said something of it; ``used``: [series, nights] float32, value over bound, NaN without; ``bundle`` is a
+    part of the key, so that a series has one golden."""
 
     keys: pd.DataFrame
     nights: list[str]
     status: np.ndarray
+    expected: np.ndarray
     used: np.ndarray
 
 
-def _inspect(path: Path) -> Piece:
+def inspect(path: Path) -> Piece:
     """Raises RowsError."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
@@ -116,7 +116,7 @@ def _damaged(path: Path, error: Exception) -> RowsError:
     return RowsError(f"{path}: damaged Parquet ({said}); delete it and copy or compact it again")
 
 
-def _read_piece(piece: Piece, columns: Sequence[str]) -> pa.Table:
+def read_piece(piece: Piece, columns: Sequence[str]) -> pa.Table:
     try:
         file = pq.ParquetFile(piece.path, page_checksum_verification=True)
         table = file.read([name for name in columns if name != "night"])
@@ -130,7 +130,7 @@ def _with_night(table: pa.Table, night: str) -> pa.Table:
     return table.append_column("night", pa.DictionaryArray.from_arrays(codes, pa.array([night])))
 
 
-def _read_loose(path: Path, detail: bool) -> Loose:
+def read_loose(path: Path, detail: bool) -> Loose:
     """Raises RowsError."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     stat = path.stat()
@@ -155,7 +155,7 @@ def _read_loose(path: Path, detail: bool) -> Loose:
     return Loose(path, table, frozenset(columns["run"]), (stat.st_size, stat.st_mtime_ns), cut)
 
 
-def _nights_of(loose: Iterable[Loose], pieces: Iterable[Piece]) -> dict[str, str]:
+def nights_of(loose: Iterable[Loose], pieces: Iterable[Piece]) -> dict[str, str]:
     """Night of each run: the day of its first row."""
     nights = {run: piece.night for piece in pieces for run in piece.runs}
     for file in loose:
@@ -166,11 +166,11 @@ def _nights_of(loose: Iterable[Loose], pieces: Iterable[Piece]) -> dict[str, str
     return nights
 
 
-def _only_runs(table: pa.Table, runs: Iterable[str]) -> pa.Table:
+def only_runs(table: pa.Table, runs: Iterable[str]) -> pa.Table:
     return table.filter(pc.is_in(table["run"].cast(pa.string()), pa.array(sorted(runs), pa.string())))
 
 
-def _distinct(table: pa.Table) -> pa.Table:
+def distinct(table: pa.Table) -> pa.Table:
     """Without rows that are there twice, order kept."""
     _, first = np.unique(table["id"].to_numpy(), return_index=True)
     return table if len(first) == len(table) else table.take(np.sort(first))
@@ -188,19 +188,19 @@ class Store:
         self.pieces: list[Piece] = []
         loose: list[Loose] = []
         for path in self._files(".parquet"):
-            self.pieces.append(_inspect(path))
+            self.pieces.append(inspect(path))
         covered = {(piece.path.parent, *item) for piece in self.pieces for item in piece.sources.items()}
         for path in self._files(".jsonl"):
             if path.is_file() and (path.parent, path.name, path.stat().st_size) in covered:
                 continue
-            loose.append(_read_loose(path, detail))
+            loose.append(read_loose(path, detail))
             if loose[-1].cut:
                 say(f"{path}: the last line is cut short; {len(loose[-1].table)} rows before it are read")
-        nights = _nights_of(loose, self.pieces)
+        self.night_of = nights_of(loose, self.pieces)
         self._loose: dict[str, list[pa.Table]] = {}
         for file in loose:
-            for night in sorted({nights[run] for run in file.runs}):
-                table = _only_runs(file.table, (run for run in file.runs if nights[run] == night))
+            for night in sorted({self.night_of[run] for run in file.runs}):
+                table = only_runs(file.table, (run for run in file.runs if self.night_of[run] == night))
                 self._loose.setdefault(night, []).append(_with_night(table, night))
         self.nights = sorted({piece.night for piece in self.pieces} | set(self._loose))
         if not self.nights:
@@ -236,10 +236,10 @@ class Store:
         """The rows of one night, those that are there twice once."""
         overlap = night in self._overlapping
         wanted = list(dict.fromkeys([*columns, *(["id"] if overlap else [])]))
-        tables = [_read_piece(piece, wanted) for piece in self.pieces if piece.night == night]
+        tables = [read_piece(piece, wanted) for piece in self.pieces if piece.night == night]
         tables += [table.select(wanted) for table in self._loose.get(night, [])]
         table = pa.concat_tables([table.select(wanted) for table in tables])
-        return (_distinct(table) if overlap else table).select(list(columns))
+        return (distinct(table) if overlap else table).select(list(columns))
 
     def frame(self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None) -> pd.DataFrame:
         """Rows as a frame: words are categoricals, ``time`` is UTC, ``detail`` is JSON text."""
@@ -257,33 +257,42 @@ class Store:
         return _to_frame(self._newest(columns, nights))
 
     def newest_rows(self, nights: Iterable[str] | None = None) -> list[Row]:
-        """What `newest` gives, as rows."""
-        return _to_rows(self._newest(FIELDS, nights))
+        """What `newest` gives, as rows, and the last row of each backend that was absent on a box."""
+        return _to_rows(self._newest(FIELDS, nights, absent=True))
 
-    def _newest(self, columns: Sequence[str], nights: Iterable[str] | None) -> pa.Table:
+    def _newest(self, columns: Sequence[str], nights: Iterable[str] | None, absent: bool = False) -> pa.Table:
         chosen = self.nights if nights is None else sorted(set(nights) & set(self.nights))
         keys, known, parts = _Keys(), np.zeros(0, np.int64), []
+        nobody: set[tuple[str, ...]] = set()
         for night in reversed(chosen):
             found = self.table(night, [*KEY, "time", "run", "attempt"])
             codes = keys.codes(found)
             fresh = np.flatnonzero((codes >= 0) & ~_among(codes, known))
-            if not fresh.size:
-                continue
             order = found.select(["time", "run", "attempt"]).take(fresh).to_pandas()
             order["run"] = order["run"].astype(str)
             order["code"], order["at"] = codes[fresh], fresh
             last = order.sort_values(["time", "run", "attempt"], kind="stable").drop_duplicates("code", keep="last")
-            parts.append(self.table(night, columns).take(np.sort(last["at"].to_numpy())))
-            known = _union(known, codes[fresh])
+            taken = last["at"].tolist()
+            if absent and (codes < 0).any():
+                places = np.flatnonzero(codes < 0)
+                asked = self.table(night, ["box", "backend", "version"]).take(places).to_pylist()
+                here = {tuple(who.values()): at for who, at in zip(asked, places.tolist(), strict=True)}
+                taken += [at for who, at in here.items() if who not in nobody]
+                nobody |= here.keys()
+            if taken:
+                parts.append(self.table(night, columns).take(sorted(taken)))
+                known = _union(known, codes[fresh])
         return pa.concat_tables(parts) if parts else self.table(self.nights[-1], columns).slice(0, 0)
 
     def history(self, nights: Iterable[str] | None = None) -> History:
-        """Every series over the nights, of each night the latest row. Costs 5 bytes a series and night."""
+        """Every series over the nights, of each night the latest row. Costs 6 bytes a series and night."""
         chosen = self.nights if nights is None else sorted(set(nights) & set(self.nights))
         keys, known, columns = _Keys(), np.zeros(0, np.int64), []
         for night in chosen:
-            table = self.table(night, [*KEY, "seen", "value", "bound", "time"])
-            codes, seen, used = keys.codes(table), _severities(table["seen"]), _used(table)
+            table = self.table(night, [*KEY, "seen", "status", "value", "bound", "time"])
+            codes = keys.codes(table)
+            values = (_looked_up(table["seen"], verdict.SEVERITY.index, np.int8),
+                      _looked_up(table["status"], ("XFAIL", "XPASS").__contains__, np.bool_), _used(table))  # fmt: skip
             order = np.arange(len(codes))
             # In one piece the rows of a check stand in order of time.
             if table["time"].num_chunks > 1 or night in self._overlapping:
@@ -294,14 +303,15 @@ class Store:
                 codes = columns[-1][0]  # the same cells as the night before: kept once
             elif not _among(codes, known).all():
                 known = _union(known, codes)
-            columns.append((codes, seen[order], used[order]))
-        status = np.full((len(chosen), len(known)), -1, np.int8)
-        used = np.full((len(chosen), len(known)), np.nan, np.float32)
-        for number, (codes, seen, shares) in enumerate(columns):
+            columns.append((codes, *(value[order] for value in values)))
+        shape = (len(chosen), len(known))
+        status, expected = np.full(shape, -1, np.int8), np.zeros(shape, np.bool_)
+        used = np.full(shape, np.nan, np.float32)
+        for number, (codes, *values) in enumerate(columns):
             if not number or codes is not columns[number - 1][0]:
                 at = np.searchsorted(known, codes)
-            status[number, at], used[number, at] = seen, shares
-        return History(keys.frame(known), chosen, status.T, used.T)
+            status[number, at], expected[number, at], used[number, at] = values
+        return History(keys.frame(known), chosen, status.T, expected.T, used.T)
 
 
 def _among(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -312,7 +322,7 @@ def _among(codes: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _union(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
     both = np.sort(np.concatenate([known, codes]))
-    return both[np.append(True, both[1:] != both[:-1])]
+    return both[np.append(True, both[1:] != both[:-1])[: len(both)]]
 
 
 class _Keys:
@@ -348,11 +358,11 @@ class _Keys:
         return pd.DataFrame({name: columns[name] for name in KEY})
 
 
-def _severities(column: pa.ChunkedArray) -> np.ndarray:
+def _looked_up(column: pa.ChunkedArray, of: Callable[[str], Any], kind: type) -> np.ndarray:
+    """What a function gives for each word of a column."""
     column = column.combine_chunks()
     column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    ranks = np.array([verdict.SEVERITY.index(word) for word in column.dictionary.to_pylist()], np.int8)
-    return ranks[column.indices.to_numpy()]
+    return np.array([of(word) for word in column.dictionary.to_pylist()], kind)[column.indices.to_numpy()]
 
 
 def _used(table: pa.Table) -> np.ndarray:
@@ -367,12 +377,18 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _to_rows(table: pa.Table) -> list[Row]:
-    found = []
-    for values in table.select(list(FIELDS)).to_pylist():
-        values["detail"] = json.loads(values["detail"]) if values["detail"] else {}
-        values["time"] = values["time"].strftime(STAMP)
-        found.append(Row(**values))
-    return found
+    columns = {name: _values(table[name]) for name in FIELDS if name not in ("detail", "time")}
+    columns["detail"] = [json.loads(text) if text else {} for text in table["detail"].to_pylist()]
+    columns["time"] = pc.strftime(table["time"].cast(pa.timestamp("s", tz="UTC")), STAMP).to_pylist()
+    return [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A word that many rows share is one string."""
+    if column.type != WORD:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    words = [chunk.dictionary.to_pylist() for chunk in column.chunks]
+    return [own[at] for own, chunk in zip(words, column.chunks, strict=True) for at in chunk.indices.to_pylist()]
 
 
 def load(
@@ -383,11 +399,6 @@ def load(
 ) -> pd.DataFrame:
     """Rows of files and folders, JSONL and Parquet alike, each once: see `Store.frame`. Raises RowsError."""
     return Store(places, "detail" in columns, say).frame(columns, nights)
-
-
-def newest_rows(places: Iterable[Any]) -> list[Row]:
-    """The newest row of each check of each cell in the pieces of these folders. Raises RowsError."""
-    return Store(path for place in places for path in sorted(Path(place).glob("*.parquet"))).newest_rows()
 
 
 def place(text: str) -> tuple[Path, str | None]:
@@ -417,144 +428,3 @@ def night_named(store: Store, word: str) -> str:
     if word not in store.nights:
         raise RowsError(f"{folder}@{word}: no rows of that night; {store.span()}")
     return word
-
-
-def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str], None] = print) -> bool:
-    """Write the finished nights, those before the day ``before``, of a folder's JSONL files as pieces; a line for each
-    and for what is left alone. Returns whether every file could be read. Files that are wholly in pieces are deleted only
-    when asked. A crash leaves every row where it was. Raises RowsError for damaged pieces, and when there is no row."""
-    with _alone(folder):
-        for draft in folder.glob("*.parquet.part"):
-            draft.unlink()  # of a compaction that was killed
-        pieces = [_inspect(path) for path in sorted(folder.glob("*.parquet"))]
-        covered = {item for piece in pieces for item in piece.sources.items()}
-        files, readable, going = [], True, False
-        for path in sorted(folder.glob("*.jsonl")):
-            if (path.name, path.stat().st_size) in covered and not delete:
-                continue
-            if _being_written(path):
-                say(f"{path}: still being written; left for the next time")
-                going = True
-                continue
-            try:
-                file = _read_loose(path, detail=False)
-            except RowsError as error:
-                say(f"{error}; left as it is")
-                readable = False
-                continue
-            # A backlog may be larger than memory: what is kept of a file until its night's turn is small.
-            files.append(file._replace(table=file.table.select(["run", "time", "id"])))
-        if readable and not (files or pieces or going):
-            raise RowsError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
-        nights = _nights_of(files, pieces)
-        for night in sorted({night for night in nights.values() if night < before}):
-            runs = {run for run, its in nights.items() if its == night}
-            its_files = [_read_loose(file.path, detail=True) for file in files if file.runs & runs]
-            made = _compact_night(folder, night, its_files, runs, pieces, say)
-            pieces += [made] if made else []
-        for file in files:
-            if file.cut:
-                say(
-                    f"{file.path}: the last line is cut short; its {len(file.table)} whole rows are read, the file is kept"
-                )
-            elif delete:
-                _delete(file, pieces, say)
-        return readable
-
-
-def _compact_night(
-    folder: Path, night: str, files: list[Loose], runs: set[str], pieces: list[Piece], say: Callable[[str], None]
-) -> Piece | None:
-    """One piece of the runs that the pieces do not hold in full; None when there is none."""
-    if not files:
-        return None
-    table = _distinct(pa.concat_tables([_only_runs(file.table, runs) for file in files]))
-    kept = _ids(piece for piece in pieces if piece.runs & runs)
-    new = ~np.isin(table["id"].to_numpy(), kept)
-    if not new.any():
-        return None
-    # Whole runs, even where a part of one was compacted before: then a piece alone says which files it covers.
-    fresh = set(table.filter(pa.array(new))["run"].unique().to_pylist())
-    table = _only_runs(table, fresh)
-    # Rows of one check side by side compress best, and stand in order of time.
-    order = pa.table({name: _plain(table)[name] for name in (*KEY, "time", "run", "attempt")})
-    table = table.unify_dictionaries().take(
-        pc.sort_indices(order, [(name, "ascending") for name in order.column_names])
-    )
-    sources = {file.path.name: file.stat[0] for file in files if file.runs <= fresh and not file.cut}
-    digest = hashlib.sha256(np.sort(table["id"].to_numpy()).tobytes()).hexdigest()[:12]
-    path = folder / f"{night}-{digest}.parquet"
-    about = {"schema": SCHEMA, "night": night, "runs": sorted(fresh), "sources": sources}
-    _write(table.replace_schema_metadata({"conform": json.dumps(about)}), path)
-    late = f", {int(new.sum())} of them late" if any(piece.night == night for piece in pieces) else ""
-    say(f"{night}: {len(table)} rows of {len(fresh)} runs{late} -> {path}")
-    return Piece(path, night, frozenset(fresh), sources)
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    """On disk under its name only when it is whole and reads back equal."""
-    draft = path.with_name(path.name + ".part")
-    pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
-    with draft.open("rb") as stream:
-        os.fsync(stream.fileno())
-    # Compared in text: two dictionaries may list equal words in another order.
-    if not _plain(pq.read_table(draft)).equals(_plain(table)):
-        raise RowsError(f"{draft}: does not read back as written; look at the disk, nothing was deleted")
-    os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    schema = pa.schema([(item.name, pa.string() if item.type == WORD else item.type) for item in table.schema])
-    table = table.cast(schema)
-    # A NaN equals no NaN, not even its own copy.
-    for number, item in enumerate(schema):
-        if item.type == pa.float64():
-            table = table.set_column(number, item.name, pc.cast(table[item.name], pa.string()))
-    return table.combine_chunks()
-
-
-def _ids(pieces: Iterable[Piece]) -> np.ndarray:
-    found = [_read_piece(piece, ["id"])["id"].to_numpy() for piece in pieces]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-
-def _delete(file: Loose, pieces: list[Piece], say: Callable[[str], None]) -> None:
-    """Take a JSONL file away when the pieces, read again from disk, hold its every row."""
-    kept = _ids(piece for piece in pieces if piece.runs & file.runs)
-    stat = file.path.stat()
-    if not np.isin(file.table["id"].to_numpy(), kept).all() or (stat.st_size, stat.st_mtime_ns) != file.stat:
-        return
-    file.path.unlink()
-    say(f"{file.path}: deleted, its {len(file.table)} rows are in Parquet")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One compaction at a time. Raises RowsError."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise RowsError(f"{folder}: not a results folder ({error.strerror}); give one") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RowsError(f"{folder}: another compaction is at work in it; wait for it") from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def _being_written(path: Path) -> bool:
-    """Whether a run on this machine holds the file."""
-    with path.open("rb") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

@@ -144,9 +144,10 @@ def test_its_rows_are_completed_where_they_are_merged(replayed: Any, box: Path, 
 
 def test_text_and_artifact_are_answered_at_the_merge(replayed: Any, box: Path) -> None:
     from harness.launch import EMBEDDED
-    from harness.merge import complete
+    from harness.merge import completed
+    from harness.rows import read_all
 
-    made = [row for row in complete([box / "results"], EMBEDDED) if row.check in ("text", "artifact")]
+    made = [row for row in completed(read_all([box / "results"]), EMBEDDED) if row.check in ("text", "artifact")]
     passed = [(row.check, row.layout, row.opset) for row in made if row.status == "PASS" and row.compared]
     assert sorted(passed) == sorted(
         (check, layout, opset) for check in ("text", "artifact") for layout, opset in CELLS if opset <= TAKES
@@ -159,7 +160,8 @@ def test_wrong_tokens_carried_home_fail_the_text(replayed: Any, box: Path, tmp_p
     import numpy as np
 
     from harness.launch import EMBEDDED
-    from harness.merge import complete
+    from harness.merge import completed
+    from harness.rows import read_all
 
     results = tmp_path / "results"
     shutil.copytree(box / "results", results)
@@ -168,7 +170,7 @@ def test_wrong_tokens_carried_home_fail_the_text(replayed: Any, box: Path, tmp_p
         arrays = dict(saved)
     arrays["tokens"][:] = arrays["tokens"][::-1]
     np.savez_compressed(place, **arrays)
-    texts = [row for row in complete([results], EMBEDDED) if row.check == "text"]
+    texts = [row for row in completed(read_all([results]), EMBEDDED) if row.check == "text"]
     assert {(row.layout, row.opset) for row in texts if row.status == "FAIL"} == {("unified", 12)}
 
 

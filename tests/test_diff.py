@@ -10,7 +10,7 @@ import pytest
 from harness import cli
 from harness.judge import verdict
 from harness.rows import Row
-from reports import diff, store
+from reports import compaction, diff, store
 from tests import nights
 
 
@@ -33,6 +33,21 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert (report.changes, report.worse, report.cells) == ([], False, 1)
     assert "✅ nothing worse" in diff.markdown(report)
     assert "nothing changed" in diff.markdown(report)
+
+
+def test_a_pass_over_nothing_is_newly_failing(tmp_path: Path) -> None:
+    report = between(tmp_path, nights.cell(), nights.cell(compared=0))
+    assert {change.group for change in report.changes} == {"failing"}
+    assert report.worse
+    assert "PASS over nothing, 1,000 elements were compared" in diff.markdown(report)
+
+
+def test_a_box_that_another_folder_of_the_same_night_lacks_is_told(tmp_path: Path) -> None:
+    for name, boxes in (("old", ("lab", "jetson")), ("new", ("lab",))):
+        for box in boxes:
+            nights.write(tmp_path / name, 0, *nights.cell(box=box))
+    report = diff.compare(*diff.sides(str(tmp_path / "old"), str(tmp_path / "new")))
+    assert [(change.group, change.box, change.worse) for change in report.changes] == [("stale", "jetson", True)]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +197,7 @@ def history(tmp_path: Path, shares: dict[int, list[float]]) -> diff.Report:
             if series[number] > 0
         ]
         nights.write(tmp_path, number, *found)
-    store.compact(tmp_path, nights.day(number), delete=True, say=lambda line: None)
+    compaction.compact(tmp_path, nights.day(number), delete=True, say=lambda line: None)
     return compare(f"{tmp_path}@{nights.day(number - 1)}", f"{tmp_path}@{nights.day(number)}")
 
 

@@ -1,5 +1,6 @@
 """``conform gate``: every rule fails for its own reason, and passes when there is none."""
 
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import pytest
 
 from harness import cli
 from harness.judge import verdict
-from harness.rows import Row
-from reports import gate, policy, store
+from harness.rows import Row, RowsError
+from reports import compaction, gate, policy, store
 from tests import helpers, nights
 
 NOW = datetime.fromisoformat(f"{nights.day(0)}T12:00:00+00:00")
@@ -170,6 +171,38 @@ def test_rows_too_old_fail_unless_waived(tmp_path: Path) -> None:
     ((what, said),) = reasons(judged(tmp_path, text.format(9), *nights.cell()))
     assert (what, said) == ("stale", "10 hours old, 9 are allowed")
     assert reasons(judged(tmp_path, text.format(9) + waive("stale"), *nights.cell())) == []
+
+
+def test_rows_of_the_future_are_not_fresh(tmp_path: Path) -> None:
+    ahead = nights.cell()
+    path = nights.write(tmp_path / "results", 9, *ahead)
+    read = gate.read(str(path), helpers.EMBEDDED)
+    (tmp_path / "policy.toml").write_text("max_age_hours = 20\n" + REQUIRE)
+    ((what, said),) = reasons(gate.judge(policy.load(tmp_path / "policy.toml"), read, None, helpers.EMBEDDED, NOW))
+    assert what == "stale"
+    assert "which is in the future; set the clock of its box" in said
+
+
+@pytest.mark.parametrize(
+    "fields, what",
+    [({"stage": "build"}, "failed"), ({"value": math.nan}, "failed"), ({"compared": 0}, "uncompared"),
+     ({"compared": -5}, "uncompared")],
+)  # fmt: skip
+def test_a_pass_that_is_none_fails(tmp_path: Path, fields: dict[str, Any], what: str) -> None:
+    """Built is not ran, and a value that is no number was not held against anything."""
+    assert [word for word, _ in reasons(judged(tmp_path, REQUIRE, *changed("logits", **fields)))] == [what]
+
+
+def test_rows_of_a_fake_and_of_absent_backends_are_no_cells(tmp_path: Path) -> None:
+    for name, found in (("fake", nights.cell(version="1.0-fake")), ("absent", [nights.absent("ort")])):
+        nights.write(tmp_path / name, 0, *found)
+        with pytest.raises(RowsError, match="no cell has a row; nothing can be judged"):
+            gate.read(str(tmp_path / name), helpers.EMBEDDED)
+
+
+def test_tokens_that_do_not_tell_their_flips_fail_the_budget(tmp_path: Path) -> None:
+    made = judged(tmp_path, REQUIRE + "[flips]\nfp32 = 0.5", *changed("tokens", detail={}))
+    assert [what for what, _ in reasons(made)] == ["flips"]
 
 
 @pytest.mark.parametrize("name, asked", [("device", "cuda"), ("precision", "fp16")])
@@ -355,6 +388,8 @@ def test_text_of_a_box_without_pytest_is_answered_here(real: Path) -> None:
         (REQUIRE + "device = 3", "device is 3; give text in quotes"),
         (REQUIRE + "[budget]", "unknown word 'budget'"),
         ('max_age_hours = "old"\n' + REQUIRE, "max_age_hours: 'old' is no number of 0 or more"),
+        ("max_age_hours = inf\n" + REQUIRE, "max_age_hours: inf is no number of 0 or more"),
+        (REQUIRE.replace("op17", "op{17..12}"), "names no cell: a range goes from the lower number to the higher"),
         ("max_age_hours = -1\n" + REQUIRE, "max_age_hours: -1 is no number of 0 or more"),
         (REQUIRE + waive("expeted"), "waive 1: unknown word 'expeted', did you mean 'expected'?"),
         (REQUIRE + waive("expected", '"soon"'), "expires is 'soon'; write a day without quotes"),
@@ -516,7 +551,7 @@ def test_a_pass_names_the_last_good_night_and_a_failure_does_not(tmp_path: Path)
 
 def test_compacted_rows_are_judged_alike(real: Path) -> None:
     before = judge_text(real, "loss = { fp32 = 0.2 }")
-    store.compact(real, "2999-01-01", delete=True, say=lambda line: None)
+    compaction.compact(real, "2999-01-01", delete=True, say=lambda line: None)
     assert [case.cell for case in judge_text(real, "loss = { fp32 = 0.2 }").cells] == [
         case.cell for case in before.cells
     ]

@@ -254,6 +254,8 @@ def test_the_workflow_is_one_that_github_takes() -> None:
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             assert "run" in step or re.fullmatch(r"actions/[a-z-]+@v\d", step["uses"])
+    (install,) = (step["run"] for step in jobs["morning"]["steps"] if step.get("name") == "install")
+    assert '".[reports]"' in install, "what `conform report` draws with"
     kept = [step for job in jobs.values() for step in job["steps"] if "upload" in step.get("uses", "")]
     assert [step["if"] for step in kept] == ["always()", "always()"]
     assert jobs["morning"]["needs"] == "night"

@@ -17,6 +17,7 @@ from harness.node_tests import NodeTest
 from harness.replay.host import Limits
 from harness.rows import Row, box_name, to_json
 from reports import matrix
+from reports.folders import filled, read_all
 from tests import helpers
 
 GATHER, LOSS = "GatherElements", "SoftmaxCrossEntropyLoss"
@@ -50,7 +51,8 @@ def fill(
     """Every row that is in the folder afterwards, and what was said."""
     said: list[str] = []
     wish = operators.Wish([results], names, opsets, backends, again, Limits(silence))
-    columns = operators.Columns(wish, node_tests.collection(names), said.append)
+    known = [row for _, row in read_all([results])] if filled(results) else []
+    columns = operators.Columns(wish, node_tests.collection(names), known, said.append)
     try:
         columns.fill()
     finally:

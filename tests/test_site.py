@@ -18,8 +18,9 @@ from backends import ort
 from harness import cli
 from harness.judge import verdict
 from harness.replay.cell import identify
-from harness.rows import Row, to_json
-from reports import nights, plots, site
+from harness.rows import Row, seen_status, to_json
+from reports import compaction, nights, plots, site
+from reports.store import STAMP
 from tests import helpers
 from tests.mutant import Mutant
 from tests.test_matrix import absent, row
@@ -244,43 +245,93 @@ def test_words_have_contrast(scheme: str) -> None:
         assert contrast(line, "card") >= 3, line
 
 
-def table(*rows: Row) -> Any:
-    return nights.table(list(rows))
+def past(folder: Path, *rows: Row) -> nights.Past:
+    """What these rows, each of the run that it names, make a history of."""
+    for one in rows:
+        with (folder / f"{one.run}.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(to_json(one) + "\n")
+    return nights.Past([folder], helpers.EMBEDDED)
 
 
-def test_since_looks_at_one_version_and_bundle() -> None:
-    def night(date: str, status: str, **fields: Any) -> Row:
-        return row(status, time=f"2026-01-{date}T02:00:00Z", run=date + str(fields), **fields)
+def on(day: str, status: str, check: str = "logits", hour: str = "02", **fields: Any) -> Row:
+    return row(
+        status, check, time=f"2026-01-{day}T{hour}:00:00Z", run=f"{day}{hour}{fields.get('version', '')}", **fields
+    )
 
-    frame = table(
-        night("01", "PASS", version="1.0"), night("01", "FAIL", version="2.0"), night("02", "PASS", version="2.0"),
-        night("03", "FAIL", version="2.0"), night("05", "FAIL", version="2.0"), night("05", "PASS", version="10.0"),
+
+def of(version: str, status: str, day: str) -> Row:
+    return on(day, status, version=version, cell=f"ort@{version}/cpu/torchscript/unified/fp32/op17")
+
+
+def test_since_looks_at_one_version_and_bundle(tmp_path: Path) -> None:
+    found = past(
+        tmp_path, of("1.0", "PASS", "01"), of("2.0", "FAIL", "01"), of("2.0", "PASS", "02"), of("2.0", "FAIL", "03"),
+        of("2.0", "FAIL", "05"), of("10.0", "PASS", "05"),
     )  # fmt: skip
-    (line,) = nights.nightly(frame).values()
-    bundle = line[0].bundle
-    found = nights.since(line, "2.0", bundle)
-    assert (found.night, found.before and found.before.night) == ("2026-01-03", "2026-01-02")
-    assert nights.since(line, "1.0", bundle) == ("2026-01-01", None)
-    pairs = [(old.version, new.version) for old, new in nights.version_changes(line, bundle)]
+    line = found.line(of("2.0", "FAIL", "05"))
+    own = {track.version: track for track in line}
+    assert own["2.0"].since.night == "2026-01-03"
+    assert own["2.0"].since.before == ("2026-01-02", "2.0", line[0].bundle, "PASS", "PARTIAL")
+    assert own["1.0"].since == ("2026-01-01", None)
+    pairs = [(old.version, new.version) for old, new in nights.version_changes(line, line[0].bundle)]
     assert pairs == [("1.0", "2.0"), ("2.0", "10.0")]
+    assert nights.before(line, "2026-01-03").night == "2026-01-02"
+    assert nights.before(line, "2026-01-01") is None
+    shown = {version: "".join(one.symbol if one else "·" for one in answers)
+             for version, answers in nights.strip(line, 3).items()}  # fmt: skip
+    assert shown == {"10.0": "◐··", "2.0": "❌❌◐"}, "the newest first, and what did not run then is left out"
 
 
-def test_a_run_across_midnight_is_one_night() -> None:
+def test_a_compacted_year_tells_what_its_rows_told(tmp_path: Path, results: Path) -> None:
+    """The strips, since when, and who is silent come from all nights, in Parquet or not."""
+    pages = []
+    for place in (tmp_path / "rows", tmp_path / "parquet"):
+        shutil.copytree(results, place)
+        if place.name == "parquet":
+            compaction.compact(place, "2026-03-04", delete=True, say=lambda line: None)
+            assert len(list(place.glob("*.parquet"))) == 3
+        site.write([place], tmp_path / f"{place.name}-site", helpers.EMBEDDED, 3, NOW)
+        pages.append({page.name: page.read_bytes() for page in (tmp_path / f"{place.name}-site").rglob("*.*")})
+    assert pages[0] == pages[1]
+
+
+def test_an_answer_of_the_merge_counts_for_the_night_of_its_run(tmp_path: Path, results: Path) -> None:
+    """A box without pytest leaves out the text check: what the merge says of it is in the history too."""
+    told = nights.Past([results], helpers.EMBEDDED)
+    broken = next(one for one in told.rows if one.check == "text" and one.status == "FAIL")
+    assert told.track(broken).at(-1).status == "FAIL"
+
+
+def test_a_run_across_midnight_is_one_night(tmp_path: Path) -> None:
     late = [
         row(check=check, time=time, run="r")
         for check, time in (("logits", "2026-01-01T23:59:00Z"), ("tokens", "2026-01-02T00:01:00Z"))
     ]
-    (line,) = nights.nightly(table(*late)).values()
-    assert [night.night for night in line] == ["2026-01-01"]
+    assert past(tmp_path, *late).nights == ["2026-01-01"]
 
 
-def test_the_newest_row_of_a_night_counts_and_the_worst_check() -> None:
-    frame = table(
-        row("FAIL", time="2026-01-01T01:00:00Z", run="a"), row("PASS", time="2026-01-01T02:00:00Z", run="b"),
-        row("FAIL", "tokens", time="2026-01-01T01:00:00Z", run="a"),
-    )  # fmt: skip
-    (line,) = nights.nightly(frame).values()
-    assert [night.status for night in line] == ["FAIL"]
+def test_the_newest_row_of_a_night_counts_and_the_worst_check(tmp_path: Path) -> None:
+    rows = [on("01", "FAIL", hour="01"), on("01", "PASS"), on("01", "FAIL", "tokens", hour="01")]
+    assert past(tmp_path / ".", *rows).track(rows[0]).at(0).status == "FAIL"
+    (tmp_path / "other").mkdir()
+    assert past(tmp_path / "other", *rows[:2]).track(rows[0]).at(0).status == "PASS"
+
+
+def test_all_cells_at_once_are_called_what_each_is(tmp_path: Path) -> None:
+    """Every pair of statuses of two checks: the history's words are those of `word_of`."""
+    rows = []
+    for number, pair in enumerate(itertools.product([*verdict.SEVERITY[:8], "XFAIL", "XPASS"], repeat=2)):
+        for check, status in zip(("logits", "tokens"), pair, strict=True):
+            one = on("01", status, check, cell=f"ort@1/cpu/torchscript/unified/fp32/op{number}", opset=number)
+            if status in ("XFAIL", "XPASS"):
+                one.detail["expected"] = {"seen": "FAIL" if status == "XFAIL" else "PASS", "reason": "r", "link": "l"}
+            rows.append(one)
+    found = past(tmp_path, *rows)
+    for pair in zip(rows[::2], rows[1::2], strict=True):
+        worst = verdict.worst(map(seen_status, pair))
+        night = found.track(pair[0]).at(0)
+        assert night.status == worst
+        assert night.word == nights.word_of(worst, [one.status for one in pair], worst == "PASS")
 
 
 @pytest.mark.parametrize(
@@ -321,8 +372,10 @@ def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("age", "stale"), [(timedelta(days=2), False), (timedelta(days=4), True), (timedelta(days=-9), True)]
 )
-def test_what_is_old_or_from_the_future_is_stale(age: timedelta, stale: bool) -> None:
-    (sight,) = nights.sights(table(row(time=(NOW - age).strftime(nights.FORM))), NOW, 3)
+def test_what_is_old_or_from_the_future_is_stale(tmp_path: Path, age: timedelta, stale: bool) -> None:
+    one = row(time=(NOW - age).strftime(STAMP), run="r", cell="ort@1/cpu/torchscript/unified/fp32/op17")
+    column = nights.Column(*(getattr(one, name) for name in nights.Column._fields))
+    (sight,) = nights.sights(past(tmp_path, one), {column: [one]}, NOW, 3)
     assert (sight.stale, sight.silent) == (stale, stale)
 
 
@@ -350,7 +403,7 @@ def test_only_absent_backends_is_a_page_that_says_so(tmp_path: Path) -> None:
 def test_a_time_that_is_none_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "yesterday", "lab", [row()])
     assert conform(tmp_path, "--out", tmp_path / "site") == 2
-    assert "'yesterdayT02:00:00Z'" in capsys.readouterr().err
+    assert "a row's time is not UTC" in capsys.readouterr().err
 
 
 def test_only_a_report_is_replaced(

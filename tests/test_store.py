@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import store as benchmark
 from harness import cli, rows
-from reports import matrix, store
+from reports import compaction, folders, matrix, store
 from tests import helpers, nights
 
 LATER = nights.day(300)
@@ -25,7 +25,7 @@ LATER = nights.day(300)
 
 def compact(folder: Path, before: str = LATER, **options: Any) -> list[str]:
     said: list[str] = []
-    store.compact(folder, before, say=said.append, **options)
+    compaction.compact(folder, before, say=said.append, **options)
     return said
 
 
@@ -51,7 +51,7 @@ def odd_rows() -> list[rows.Row]:
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     nights.write(tmp_path, 0, *odd_rows())
-    was = sorted(rows.to_json(row) for _, row in rows.read_all([tmp_path]))
+    was = sorted(rows.to_json(row) for _, row in folders.read_all([tmp_path]))
     compact(tmp_path, delete=True)
     assert not list(tmp_path.glob("*.jsonl"))
     assert sorted(rows.to_json(row) for row in store.Store([tmp_path]).newest_rows()) == was
@@ -60,9 +60,9 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
 def test_a_real_run_comes_back_as_it_was(ort_run: Any, tmp_path: Path) -> None:
     results = tmp_path / "results"
     shutil.copytree(ort_run[1], results)
-    was = [rows.to_json(row) for _, row in rows.read_all([results])]
+    was = [rows.to_json(row) for _, row in folders.read_all([results])]
     compact(results, "2999-01-01", delete=True)
-    assert sorted(rows.to_json(row) for _, row in rows.read_all([results])) == sorted(was)
+    assert sorted(rows.to_json(row) for _, row in folders.read_all([results])) == sorted(was)
     assert [path.suffix for path in results.glob("*.*") if path.is_file() and path.suffix != ".md"] == [".parquet"]
     assert list(results.glob("*/*.tokens.npz")), "sidecar files stay"
 
@@ -97,7 +97,7 @@ def test_the_newest_row_is_the_matrix_newest(tmp_path: Path) -> None:
     nights.write(tmp_path / "a", 1, nights.row(status="FAIL"), nights.row(status="FLAKY", attempt=2), tag="b")
     nights.write(tmp_path / "a", 2, *nights.cell(box="other", status="FAIL"), nights.absent("tensorrt", "other"))
     places = [tmp_path / "a", tmp_path / "b"]
-    expected = [row for row in matrix.newest(row for _, row in rows.read_all(places)) if row.cell]
+    expected = matrix.newest(row for _, row in folders.read_all(places))
     compact(tmp_path / "a", nights.day(2))
     found = store.Store(places).newest_rows()
     assert sorted(map(rows.to_json, found)) == sorted(map(rows.to_json, expected))
@@ -289,7 +289,7 @@ def test_a_crash_leaves_every_row_where_it_was(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(store.os, "replace", killed)
+        patched.setattr(compaction.os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             compact(tmp_path, delete=True)
     now = listing(tmp_path)
@@ -302,7 +302,9 @@ def test_a_crash_leaves_every_row_where_it_was(tmp_path: Path, monkeypatch: pyte
 
 def test_a_piece_that_does_not_read_back_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, honest = nights.write(tmp_path, 0, *nights.cell()), pq.write_table
-    monkeypatch.setattr(store.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more))
+    monkeypatch.setattr(
+        compaction.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more)
+    )
     with pytest.raises(rows.RowsError, match="does not read back as written"):
         compact(tmp_path, delete=True)
     assert path.exists()
@@ -310,14 +312,14 @@ def test_a_piece_that_does_not_read_back_costs_no_row(tmp_path: Path, monkeypatc
 
 
 def test_a_file_that_grows_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, honest = nights.write(tmp_path, 0, *nights.cell()), store._write
+    path, honest = nights.write(tmp_path, 0, *nights.cell()), compaction._write
 
     def slow(*arguments: Any) -> None:
         honest(*arguments)
         with path.open("a", encoding="utf-8") as stream:
             stream.write(rows.to_json(nights.row(run=path.stem, time=f"{nights.day(0)}T05:00:00Z")) + "\n")
 
-    monkeypatch.setattr(store, "_write", slow)
+    monkeypatch.setattr(compaction, "_write", slow)
     compact(tmp_path, delete=True)
     assert path.exists()
     assert len(store.load([tmp_path])) == 11
@@ -396,6 +398,5 @@ def test_pandas_is_not_loaded_by_a_run_or_by_help(code: str) -> None:
 
 def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
     benchmark.fill(tmp_path, nights=2, columns=2, cells=2)
-    assert benchmark.year(tmp_path) == "40 series x 3 nights"
     assert "newly failing 1" in benchmark.changes(tmp_path)
-    assert benchmark.both(tmp_path) == "120 verdicts, 40 rows of tonight"
+    assert benchmark.report(tmp_path) == "4 cells, 3 nights"
