@@ -331,7 +331,8 @@ def test_all_cells_at_once_are_called_what_each_is(tmp_path: Path) -> None:
         worst = verdict.worst(map(seen_status, pair))
         night = found.track(pair[0]).at(0)
         assert night.status == worst
-        assert night.word == nights.word_of(worst, [one.status for one in pair], worst == "PASS")
+        called = verdict.called(worst, partial=worst == "PASS")
+        assert night.word == nights.word_of(worst, [one.status for one in pair], called)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +360,7 @@ def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
     index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert 'data-status="BUILT"' in index
     assert 'data-status="SIMULATED"' in index
-    assert 'data-checks="artifact:PASS encoder:BUILT' in index
+    assert "artifact:PASS cost:BUILT encoder:BUILT" in index
     (page,) = (tmp_path / "site" / "cells").glob("toy-*.html")
     text = page.read_text(encoding="utf-8")
     assert "built, not run here" in text
