@@ -164,7 +164,6 @@ MISTAKES = [
      'dims, code = {"dims": [self.outputs[1][at][1] // 4]}, 0', "has rank 1"),
     ("codes are not looked at", "    if code:\n        raise RuntimeError", "    if False:\n        raise RuntimeError",
      ""),
-    ("atc's default precision", '("must_keep_origin_dtype", "fp32")', '("force_fp16", "fp16")', "no fp16 floor"),
     ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
     ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),
     ("no ND", '"--input_format=ND", ', "", "E10040"),
