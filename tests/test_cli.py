@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from harness import cli
+from harness import cli, commands
 from harness.replay import select
 from tests import helpers
 
@@ -134,7 +134,7 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_backends", interrupted)
+    monkeypatch.setattr(commands, "backends", interrupted)
     assert cli.main(["backends"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
