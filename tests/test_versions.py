@@ -93,7 +93,9 @@ def test_list_says_what_is_made(made: envs.Entry) -> None:
     done = conform("list")
     assert done.returncode == 0
     assert re.search(rf"^{made.name} +{made.python} .* MB$", done.stdout, re.MULTILINE)
-    assert len(done.stdout.splitlines()) == 2 + len(envs.registry())
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == [one.name for one in envs.registry()]
+    assert max(map(len, lines)) <= 80
     assert "here already" in conform("create", OLD).stdout
 
 
