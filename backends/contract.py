@@ -34,8 +34,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Part:
-    """One ONNX file of a graph: ``encoder``, ``first`` (split layout only) or ``step``; of a static graph one for each
-    source length, ``encoder-48``, ``step-48``."""
+    """One ONNX file of a graph: ``encoder``, ``first`` (split only), ``step``; ``step-48``: static, for 48 source ids."""
 
     name: str
     path: str

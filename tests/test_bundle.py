@@ -63,7 +63,7 @@ def _named(name: str) -> Callable[[Draft], None]:
     def change(manifest: dict[str, Any]) -> None:
         manifest["files"][name] = manifest["files"][STEP]
         for graph in manifest["graphs"]:
-            graph["parts"]["step"]["file"] = name
+            graph["parts"].get("step", {})["file"] = name
 
     return lambda draft: draft.manifest(change)
 

@@ -142,7 +142,6 @@ MISTAKES = [
     ("codes are not looked at", "        if code:\n            raise RuntimeError",
      "        if False:\n            raise RuntimeError",
      ""),
-    ("atc's default precision", '"fp32": "must_keep_origin_dtype"', '"fp32": "force_fp16"', "no fp16 floor"),
     ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
     ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),
     ("no ND", '"--input_format=ND", ', "", "E10040"),

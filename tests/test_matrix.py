@@ -193,7 +193,9 @@ def test_a_layout_without_a_graph_of_an_opset_does_not_hold_the_others_back() ->
     assert line == "Newest opset that passes in every column that has it: 18."
     rows += [row(opset=opset, layout="static", version="1.3") for opset in (16, 18)]
     (line,) = matrix.newest_common(matrix.build(rows))
-    assert line == "Newest opset that passes in every column: 16. 17 would lose ort@1.3; 18 would lose ort@1.32.0 static too."
+    assert line == (
+        "Newest opset that passes in every column: 16. 17 would lose ort@1.3; 18 would lose ort@1.32.0 static too."
+    )
 
 
 def test_a_cell_links_to_its_rows() -> None:

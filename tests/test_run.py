@@ -67,14 +67,14 @@ def test_ort_passes_and_shows_the_matrix(ort_run: Any, valid: Any) -> None:
     assert done.returncode == 0, done.stdout
     rows = helpers.rows_in(results)
     valid(rows)
-    assert len(rows) == 2 * len(verdict.CHECKS)
+    assert len(rows) == 3 * len(verdict.CHECKS)
     for row in rows:
         assert row["status"] == "PASS"
         assert row["compared"] > 0
         assert row["attempt"] == 1
     assert "compatibility matrix" in done.stdout
-    assert re.search(r"opset +ort@[\d.]+\n +split +unified\n[- ]+\n +17 +✅ +✅\n", done.stdout)
-    assert "20 PASS" in done.stdout
+    assert re.search(r"opset +ort@[\d.]+\n +split +static +unified\n[- ]+\n +17 +✅ +✅ +✅\n", done.stdout)
+    assert "30 PASS" in done.stdout
     page = (results / "matrix.md").read_text(encoding="utf-8")
     assert re.search(r"\| 17 +\| \[✅\]\(.*\.jsonl\) +\|", page)
 
@@ -109,7 +109,7 @@ def test_openvino_fails_as_expected_and_reference_passes(tmp_path: Path, valid: 
     rows = helpers.rows_in(tmp_path)
     valid(rows)
     found = {(row["runtime"], row["layout"], row["check"]): row for row in rows}
-    assert len(found) == len(rows) == 12
+    assert len(found) == len(rows) == 18
     failed = found.pop(("openvino", "unified", "logits"))
     assert (failed["status"], failed["step"]) == ("XFAIL", 7), "eight entries fill a register of AVX2"
     assert failed["detail"]["expected"]["seen"] == "FAIL"

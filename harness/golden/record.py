@@ -59,6 +59,7 @@ def record(
     ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises RecordError; then ``out`` is untouched.
     """
     _check_request(exporters, opsets, layouts, precisions)
+    graphs = _graphs(exporters, opsets, layouts)
     target = Path(out).absolute()
     folder.check_target(target, overwrite)
     rows = corpus.read(corpus_file)
@@ -66,7 +67,7 @@ def record(
     with folder.growing(target) as partial, _threads(threads), _Bar(progress) as bar:
         recorder = _Recorder(marian, rows, partial, bar)
         recorder.golden(precisions, max_steps, traced_steps, free_batch, forced_batch)
-        recorder.export(_variants(exporters, opsets), layouts)
+        recorder.export(graphs)
         return recorder.finish(threads)
 
 
@@ -169,20 +170,14 @@ class _Recorder:
         tokens, _ = pad_rows([decoded[row].tokens for row in rows], rules.pad)
         return Batch(tuple(rows), tuple(len(decoded[row].tokens) for row in rows), ids, mask, tokens)
 
-    def export(self, variants: Sequence[tuple[str, int]], layouts: Sequence[str]) -> None:
-        """Every (exporter, opset) in every layout that is recorded of it."""
+    def export(self, graphs: Sequence[tuple[str, int, str]]) -> None:
+        """Every (exporter, opset, layout)."""
         model = self.marian.load("fp32")
-        wanted = [(*variant, layout) for variant in variants for layout in layouts if writes(*variant, layout)]
-        if variants and not wanted:
-            raise RecordError(
-                f"layout {' and '.join(layouts)} is not recorded by that exporter at that opset; leave --opset and "
-                "--exporter out, or see docs/static.md"
-            )
-        self.bar.phase("export", len(wanted))
+        self.bar.phase("export", len(graphs))
         self.manifest["graphs"] = []
-        prepared = {layout: parts(model, layout, self._buckets()) for layout in layouts}
+        prepared = {layout: parts(model, layout, self._buckets()) for layout in {layout for _, _, layout in graphs}}
         made: dict[str, tuple[dict[str, Any], int]] = {}
-        for exporter, opset, layout in wanted:
+        for exporter, opset, layout in graphs:
             graph: dict[str, Any] = {
                 "exporter": exporter,
                 "layout": layout,
@@ -299,14 +294,22 @@ def _check_request(
         raise RecordError("precision fp32 is missing: the graphs are exported in it and need its floor")
 
 
-def _variants(exporters: Sequence[str], opsets: Sequence[int] | None) -> list[tuple[str, int]]:
-    """(exporter, opset) pairs, each exporter at those of the opsets that it writes."""
-    return [
-        (exporter, opset)
+def _graphs(
+    exporters: Sequence[str], opsets: Sequence[int] | None, layouts: Sequence[str]
+) -> list[tuple[str, int, str]]:
+    """(exporter, opset, layout), as far as an exporter writes that opset and a layout is recorded of it."""
+    found = [
+        (exporter, opset, layout)
         for exporter in exporters
         for opset in EXPORTERS[exporter]
-        if opsets is None or opset in opsets
+        for layout in layouts
+        if (opsets is None or opset in opsets) and writes(exporter, opset, layout)
     ]
+    if exporters and not found:
+        raise RecordError(
+            f"layout {' and '.join(layouts)} is not recorded by that exporter at that opset; leave --exporter or --opset out"
+        )
+    return found
 
 
 def _flat(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -60,7 +60,8 @@ def without_floor(bundle: Bundle, probe: Probe) -> Optional[StageError]:
     if probe.precision in bundle.precisions:
         return None
     has = ", ".join(bundle.precisions)
-    return StageError("load", "dtype", f"this bundle has no {probe.precision} floor to judge by; it has {has}")
+    lacks = f"this bundle has no {probe.precision} floor to judge by; it has {has}"
+    return StageError("load", "dtype", f"{lacks}; `conform record --precision` says which")
 
 
 def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CHECKS = ("encoder", "logits", "kv_shape", "kv_values")
 LATE = (32, 64)
+MISPLACED = "misplaced"
 ORDER = {"best": 1, "bulk": 2}  # metrics that speak only where no single traced step does
 
 
@@ -231,10 +232,13 @@ class TraceJudge:
         if not changed.any():
             return
         index, place = (int(at[0]) for at in np.nonzero(changed))
-        message = f"{name} at step {step}: slot {step + 1 + place}, which waits for a later step, has changed"
+        metric, message = (
+            "history",
+            f"{name} at step {step}: slot {step + 1 + place}, which waits for a later step, has changed",
+        )
         if np.array_equal(fed[index, :, step], array[index, :, step]):
-            message += f", and slot {step} has not: the new entry is in the wrong place"
-        self._miss_history(name, "history", np.inf, step, batch.rows[index], message)
+            metric, message = MISPLACED, f"{message}, and slot {step} has not: the new entry is in the wrong place"
+        self._miss_history(name, metric, np.inf, step, batch.rows[index], message)
 
     def _miss_history(self, name: str, metric: str, value: float, step: int, row: int, message: str) -> None:
         if not any(miss.tensor == name for miss in self.history_misses):
@@ -282,7 +286,8 @@ class TraceJudge:
         misses += [miss for name in names for miss in judged[name][0]]
         compared = sum(self.series[name].compared for name in names) + (self.history if check == "kv_values" else 0)
         detail: Dict[str, Any] = {"tensors": {name: judged[name][1] for name in names}}
-        pattern = blame.pattern(self.series) if misses else ""
+        misplaced = any(miss.metric == MISPLACED for miss in self.history_misses)  # says more than a pattern could
+        pattern = blame.pattern(self.series) if misses and not misplaced else ""
         if tally is not None:
             misses += tally.misses
             compared += tally.compared_logits

@@ -185,8 +185,7 @@ def _branch(name: str, graph: Any, outputs: list[Any]) -> Any:
 
 def re_emitted(folder: Path, manifest: Manifest) -> None:
     """Older Optimum's step graph: it gives the constant cross-attention cache back at every step."""
-    for graph in manifest["graphs"]:
-        part = graph["parts"]["step"]
+    for part in [graph["parts"]["step"] for graph in manifest["graphs"] if "step" in graph["parts"]]:
         place = folder / part["file"]
         model = onnx.load(str(place), load_external_data=False)
         for name, dtype, shape in part["inputs"]:
