@@ -98,7 +98,7 @@ class Provider:
             return ""
         self.plugins = [device for device in ort.get_ep_devices() if device.ep_name == name]
         if self.family == "qnn" and not any(device.device.type.name == "NPU" for device in self.plugins):
-            self.device += "-emulated"
+            self.device = f"simulator-{self.device}"
             self.options["soc_model"] = "60"  # off the device the compiler has to be told which one to emulate
         return name
 

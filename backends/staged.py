@@ -42,12 +42,13 @@ class Staged(Backend):
 
     ``found`` is what ``probe`` gave, which sets it. ``toolkit`` is the version of the compiler where it has one of its own.
     ``cached = False``: the engine means nothing without the process that built it, as in a simulator that is part of the
-    compiler.
+    compiler. ``at_load`` are the options that ``build`` does not look at.
     """
 
     found: Probe
     toolkit = ""
     cached = True
+    at_load: Tuple[str, ...] = ("threads",)
 
     @abc.abstractmethod
     def parse(self, part: Part, options: Dict[str, Any]) -> Any:
@@ -81,12 +82,8 @@ class Staged(Backend):
                 if self.cached:
                     engine = _keep(place, recipe, plan, engine.seconds)
         else:
-            told = {
-                "part": part.name,
-                "stage": "build",
-                "cached": True,
-                "seconds": round(time.perf_counter() - began, 4),
-            }
+            took = round(time.perf_counter() - began, 4)
+            told = {"part": part.name, "stage": "build", "cached": True, "seconds": took}
             self.stages.append(told)
         told.update(artifact=engine.path, bytes=engine.size, build_seconds=engine.seconds)
         with self._stage(part, "load"):
@@ -120,8 +117,10 @@ class Staged(Backend):
         sources = (getattr(sys.modules.get(one.__module__), "__file__", None) for one in type(self).__mro__)
         recipe = {
             "backend": f"{type(self).__module__}:{type(self).__name__}", "provider": self.provider, "part": part.name,
-            **vars(self.found), "toolkit": self.toolkit, "options": options,
+            **vars(self.found), "toolkit": self.toolkit,
+            "options": {name: value for name, value in options.items() if name not in self.at_load},
             "adapter": _digest([source for source in sources if source]), "model": _model(part.path),
+            "inputs": [(port.name, port.dtype, port.shape) for port in part.inputs],
         }  # fmt: skip
         plain = json.loads(json.dumps(recipe, sort_keys=True, default=str))
         key = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

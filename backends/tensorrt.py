@@ -2,7 +2,6 @@
 
 ``tensorrt`` computes in float32 with TF32 off; ``tensorrt:tf32`` and ``tensorrt:fp16`` let the builder use those. Sources:
 docs.nvidia.com/deeplearning/tensorrt, Python API of 8.4, 8.5, 8.6, 10 and 11, and the migration guide to 11.
-The cache of a decode stays on the device (``cuda.Device``); its host copy is what is judged.
 """
 
 import json
@@ -15,7 +14,6 @@ from backends import contract, cuda
 
 # Least, usual and largest size of each dynamic dimension: the optimization profile. Marian has 512 positions.
 SIZES = {"batch": (1, 8, 64), "source": (1, 64, 512), "past": (0, 64, 512)}
-WORKSPACE = 1 << 30
 INSTALL = "pip install tensorrt; on a Jetson it comes with JetPack, make the venv with --system-site-packages"
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT32": "int32", "INT64": "int64", "INT8": "int8", "BOOL": "bool"}
 REFUSALS = [("datatype", "dtype"), ("data type", "dtype"), ("opset", "opset"), ("ir version", "ir")]
@@ -34,11 +32,12 @@ class Backend(contract.Backend):
             import tensorrt as trt
         except ImportError as error:
             raise contract.Absent(f"tensorrt cannot be imported: {error}", INSTALL) from error
-        self.trt, self.gpu = trt, cuda.Device(cuda.find())
+        self.trt, self.gpu, self.log = trt, cuda.Device(cuda.find()), _log(trt)
         return contract.Probe(contract.version_of(trt), self.gpu.name, self.provider or "fp32")
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
-        log = _log(self.trt)
+        log = self.log  # one for all parts: TensorRT keeps to the first that it was given
+        log.said.clear()
         # A version that refuses an empty cache may still build for longer ones.
         grows = any("past" in port.shape for port in part.inputs)
         for least in (0, 1) if grows else (0,):
@@ -63,7 +62,7 @@ class Backend(contract.Backend):
         network = builder.create_network(1 << int(flags.EXPLICIT_BATCH) if hasattr(flags, "EXPLICIT_BATCH") else 0)
         _parse(trt, network, part.path, log)
         config = builder.create_builder_config()
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)  # an Orin's is the CPU's memory too
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector gives names alone
         config.clear_flag(trt.BuilderFlag.TF32)
         if self.provider in ("tf32", "fp16"):
@@ -128,6 +127,7 @@ class _Program(contract.Program):
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         outputs = [name for name in self.key if name not in feeds]
+        self.owned[3].said.clear()
         try:
             with cuda.Buffers(self.backend.gpu) as buffers:
                 for name, array in feeds.items():

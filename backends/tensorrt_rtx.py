@@ -32,8 +32,8 @@ class Backend(staged.Staged, tensorrt.Backend):
         return self.found
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> Any:
-        """The log. ``build`` reads the file again, which is a hundredth of its work: the builder wants a network alive as
-        long as itself, and a parser segfaults once its network is gone."""
+        """The log. ``build`` reads the file again, a hundredth of its work, in the code of ``tensorrt``. Both hold the
+        network for as long as its parser: one without it segfaults."""
         log = _log(self)
         builder = self.trt.Builder(log)
         network = builder.create_network(0)

@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from backends.contract import Probe
-from harness import expectations, preflight
+from harness import expectations, preflight, reuse
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
-from harness.launch import EMBEDDED, Launch, cores
+from harness.launch import EMBEDDED, Launch, cores, shares
 from harness.outcome import Outcome
 from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
@@ -70,14 +70,23 @@ class Campaign:
             if not self.graphs:
                 raise BundleError(f"{self.bundle.short} has no such graph; {self._offer()}")
             self._scorer, self._scoring = Scorer(self.bundle), threading.Lock()
-            with ThreadPoolExecutor(cores()) as pool:
+            with ThreadPoolExecutor(cores() + 1) as pool:
+                sources = pool.submit(reuse.sources)
                 found = list(pool.map(_meet, range(len(launch.workers)), launch.workers))
             for selector, worker, one in zip(launch.selectors, launch.workers, found, strict=True):
                 self._add(selector, worker, one)
         except BaseException:
             launch.stop()
             raise
+        self.conditions = {
+            reuse.name_of(target.selector.name, target.probe.version): reuse.condition(
+                self.bundle.hash, sources.result(), target.found.surroundings
+            )
+            for target in self.targets
+            if target.probe and target.selector.folder is None  # else the adapter is no source of this checkout
+        }
         self.rows: list[Row] = []
+        self.reused = 0
         self._asked: dict[str, set[str]] = {}
         self._answers: dict[str, dict[str, Row]] = {}
         self._over: set[tuple[str, str]] = set()  # cell and check: whatever was to be answered has been
@@ -98,13 +107,14 @@ class Campaign:
     @property
     def side_by_side(self) -> bool:
         """Whether several workers run at once. What a decode costs is then measured at the end, one worker at a time."""
-        return cores() > 1 and sum(target.probe is not None for target in self.targets) > 1
+        here = sum(target.probe is not None for target in self.targets)
+        return cores() > 1 and here > 1 and not self.options.shared
 
     @cached_property
     def writer(self) -> Writer:
         """Made when there is something to write to: collecting alone leaves no file behind. Raises OSError."""
         asked = {**self.options.asked(), "bundle": self.bundle.short}
-        return Writer(str(self.options.results), asked, self.options.resume)
+        return Writer(str(self.options.results), asked, self.options.resume, self.conditions)
 
     def _wanted(self, graph: Graph) -> bool:
         options = self.options
@@ -126,14 +136,15 @@ class Campaign:
         return f"{words} are there, not in every combination"
 
     def _take_up(self, rows: Iterable[Row]) -> None:
-        """Rows of the interrupted run are answers; a later attempt replaces an earlier one."""
+        """Rows of earlier runs are answers to what is asked; a later attempt replaces an earlier one."""
         targets = {target.selector.name: target for target in self.targets}
+        found: dict[tuple[str, str], Row] = {}
         for row in rows:
-            if row.backend in targets and row.cell:
-                self._answers.setdefault(row.cell, {})[row.check] = row
-        for answers in self._answers.values():
-            for row in answers.values():
-                self._count(row, targets[row.backend])
+            if row.check in self._asked.get(row.cell, ()) and row.check not in self._answers.get(row.cell, ()):
+                found[row.cell, row.check] = row
+        for (cell, check), row in found.items():
+            self._answers.setdefault(cell, {})[check] = row
+            self._count(row, targets[row.backend])
 
     def questions(self) -> list[Question]:
         """Everything that can be asked, cell after cell."""
@@ -146,9 +157,13 @@ class Campaign:
         return sorted(asked, key=lambda one: one.check == "cost") if self.side_by_side else asked
 
     def only(self, questions: Iterable[Question]) -> None:
-        """Say which questions were selected, and begin. Raises OSError when no row can be written."""
+        """Say which questions were selected, and begin. Raises OSError when no row can be written, and RowsError when an
+        earlier run's cannot be read."""
         for question in questions:
             self._asked.setdefault(question.cell, set()).add(question.check)
+        if self._asked and self.options.reuse:
+            self._take_up(reuse.settled(self.options.results, self.conditions))
+            self.reused = len(self.rows)
         if self._asked and self.writer.resumed:
             self._take_up(read(self.writer.path))
         if not self.options.shared:
@@ -178,15 +193,33 @@ class Campaign:
         try:
             numeric = set(verdict.CHECKS) - ({"cost"} if self.side_by_side else set())
             here = [target for target in self.targets if target.probe]
-            with ThreadPoolExecutor(cores()) as pool:
-                for done in [pool.submit(self._run, target, numeric, self.graphs) for target in here]:
+            free = shares(len(here))
+            with ThreadPoolExecutor(max(1, len(free))) as pool:
+                for done in [pool.submit(self._run_beside, target, numeric, free) for target in here]:
                     done.result()
-            for target in here:
+            for target in here if self.side_by_side else ():
                 self._run(target, {"cost"}, self.graphs)
         except BaseException as error:  # noqa: BLE001 - it is the asking thread's to raise
             with self._lock:
                 self._broken = error
                 self._lock.notify_all()
+
+    def _run_beside(self, target: Target, checks: set[str], free: list[frozenset[int]]) -> None:
+        """Run a target on one of the free shares of the processors, and give that back."""
+        with self._lock:
+            share = target.worker.share if target.worker.share in free else free[-1]
+            free.remove(share)
+        if target.worker.share != share:
+            target.worker.stop()
+            target.worker.share = share
+        try:
+            self._run(target, checks, self.graphs)
+        finally:
+            if self.side_by_side:
+                target.worker.stop()  # its memory is the next one's
+                target.worker.share = frozenset()
+            with self._lock:
+                free.append(share)
 
     def _run(self, target: Target, checks: set[str], graphs: Sequence[Graph]) -> None:
         """Answer those of the checks that were asked, cell after cell."""
@@ -199,8 +232,6 @@ class Campaign:
             with self._lock:
                 self._over |= {(cell, check) for check in checks}
                 self._lock.notify_all()
-        if self.side_by_side and not self.options.shared:
-            target.worker.stop()  # its memory is the next one's
 
     def _replay(self, target: Target, graph: Graph, wanted: list[str]) -> None:
         artifact = preflight.check(self.bundle, graph)
@@ -325,6 +356,7 @@ class Campaign:
             {**self.absences(), **self._not_run()},
             self._unmatched(),
             self.writer.resumed if self.options.resume else None,
+            self.reused,
         )
 
     def absences(self) -> dict[str, str]:

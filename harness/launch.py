@@ -30,10 +30,12 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     results: Path = Path("results")
     resume: bool = False
+    reuse: bool = False
     allow_absent: bool = False
     exporter: str | None = None
     shared: bool = False
-    """Whether other processes ask for other cells of the same run (pytest-xdist)."""
+    """Whether other processes ask for other cells of the same run (pytest-xdist); ``share``: this one's processors."""
+    share: frozenset[int] = frozenset()
 
     def asked(self) -> dict[str, Any]:
         """What makes two runs the same question, in plain JSON."""
@@ -61,7 +63,9 @@ class Launch:
             for selector in self.selectors
         ]
         try:
-            for worker in self.workers[: cores()]:
+            mine = [options.share] * len(self.workers) if options.shared else shares(len(self.workers))
+            for worker, share in zip(self.workers, mine, strict=False):
+                worker.share = share
                 worker.start()
         except OSError:
             self.stop()
@@ -81,6 +85,17 @@ def selected(options: Options) -> list[Selector]:
 def cores() -> int:
     """Processors that this process may use: so many workers run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares(count: int) -> list[frozenset[int]]:
+    """The processors of each of ``count`` workers, of as many of them as run at once; empty: all that there are.
+
+    Runtimes make a thread for every processor they see, and threads that wait for each other in turns on a shared
+    processor make an old ONNX Runtime twenty times slower.
+    """
+    every = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+    parts = min(count, len(every))
+    return [frozenset(every[number::parts] if parts > 1 else ()) for number in range(parts)]
 
 
 def _versions(selector: Selector) -> list[Selector]:

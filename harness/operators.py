@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from backends.contract import Probe
 from harness import envs, preflight
 from harness.bundle import Bundle
 from harness.campaign import as_asked, not_here
@@ -78,7 +79,6 @@ class Columns:
         self.idle: list[str] = []
         self._finished = False
         self._known = {(row.cell, row.box) for row in rows if not wish.again and self._stands(row)}
-        self._workers: dict[tuple[str, str | None], Worker] = {}
 
     def _stands(self, row: Row) -> bool:
         """Whether a row is an answer of this collection; a fault of the harness or the environment answers nothing."""
@@ -111,24 +111,25 @@ class Columns:
         self._finished = True
 
     def _fill(self, selector: select.Selector) -> None:
-        python = envs.interpreter(selector)
-        worker = self._workers.setdefault(
-            (selector.name, python), Worker(str(EMBEDDED), selector, self.wish.limits, python)
-        )
-        found = as_asked(selector, worker.probe())
-        if found.probe is None:
-            self._unavailable(selector, found)
-            return
+        worker = Worker(str(EMBEDDED), selector, self.wish.limits, envs.interpreter(selector))
+        try:
+            found = as_asked(selector, worker.probe())
+            if found.probe is None:
+                self._unavailable(selector, found)
+            else:
+                self._run_missing(selector, worker, found.probe)
+        finally:
+            worker.stop()
+
+    def _run_missing(self, selector: select.Selector, worker: Worker, probe: Probe) -> None:
         cells = [
-            Cell(
-                selector.name, found.probe.version, found.probe.device, EXPORTER, operator, found.probe.precision, opset
-            )
+            Cell(selector.name, probe.version, probe.device, EXPORTER, operator, probe.precision, opset)
             for operator in self.wish.operators
             for opset in self.wish.opsets
             if self.tests.tests(operator, opset)
         ]
         missing = [cell for cell in cells if (str(cell), box_name()) not in self._known]
-        name = f"{selector.name}@{found.probe.version}"
+        name = f"{selector.name}@{probe.version}"
         self.say(f"{name}: {len(missing)} rows to run, {len(cells) - len(missing)} known (--again runs those too)")
         told = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
@@ -170,9 +171,7 @@ class Columns:
         return f"conform matrix {shlex.quote(str(self.wish.results[0]))} --ops={named} --backend={backend}"
 
     def close(self) -> None:
-        """End the workers; the run counts as finished when ``fill`` came to its end."""
-        for worker in self._workers.values():
-            worker.stop()
+        """The run counts as finished when ``fill`` came to its end."""
         if self.wrote:
             self.writer.close(self._finished)
 

@@ -19,6 +19,7 @@ class Outcome:
     absent: dict[str, str] = field(default_factory=dict)
     unmatched: list[str] = field(default_factory=list)
     resumed: str | None = None
+    reused: int = 0
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,6 +42,8 @@ class Outcome:
         words = ", ".join(f"{counts[status]} {status}" for status in verdict.STATUSES if counts[status])
         said = [f"{len(rows)} rows: {words}; {sum(self.compared.values()):,} elements compared"]
         said += [f"rows: {place}" for place in self.files]
+        if self.reused:
+            said.append(f"{self.reused} of them are answers of earlier runs; leave --reuse out to ask everything again")
         if self.resumed is not None:
             said.append(f"resumed {self.resumed}" if self.resumed else "nothing to resume: a new run")
         said += [f"{name} was asked for and compared nothing" for name in self.idle]

@@ -16,7 +16,7 @@ import pytest
 
 from backends.contract import LAYOUTS
 from harness.cell import span
-from harness.launch import EMBEDDED, Launch, Options
+from harness.launch import EMBEDDED, Launch, Options, cores, shares
 from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
 
@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder that rows are added to; write it with = (default: results)",
     )
     add("--resume", action="store_true", help="continue the newest unfinished run of equal arguments and bundle")
+    add(
+        "--reuse",
+        action="store_true",
+        help="do not ask again what earlier runs in --results settled and nothing changed",
+    )
     add("--allow-absent", action="store_true", help="a backend that is not here does not fail the run")
 
 
@@ -111,6 +116,7 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
     backends = [text.strip() for text in wish.backend.split(",") if text.strip()]
     if not backends:
         raise pytest.UsageError("--backend= names no backend; give one, e.g. --backend=ort")
+    other = getattr(config, "workerinput", None)  # of a process of pytest-xdist
     options = Options(
         backends,
         wish.bundle,
@@ -121,9 +127,11 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
         Limits(wish.cell_timeout, int(wish.memory_limit * 2**30)),
         wish.results,
         wish.resume,
+        wish.reuse,
         wish.allow_absent,
         wish.exporter,
-        shared=hasattr(config, "workerinput"),
+        shared=bool(other),
+        share=shares(other["workercount"])[int(other["workerid"][2:]) % cores()] if other else frozenset(),
     )
     try:
         if getattr(wish, "numprocesses", None) and not options.shared:
@@ -140,8 +148,8 @@ def _share(config: pytest.Config, options: Options) -> None:
     from harness.bundle import Bundle, BundleError
     from harness.launch import selected
 
-    if options.resume:
-        raise pytest.UsageError("--resume goes on with the rows of one process; leave -n out")
+    if options.resume or options.reuse:
+        raise pytest.UsageError("--resume and --reuse take up the rows of one process; leave -n out")
     try:
         Bundle(str(options.bundle))
         for selector in selected(options):
@@ -222,8 +230,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if session.config.option.collectonly:
         return
+    from harness.rows import RowsError
+
     try:
         running.only(filter(None, map(_question, session.items)))
+    except RowsError as error:
+        raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(
             f"--results={running.options.results}: {error.strerror}; give another folder"

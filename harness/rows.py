@@ -164,13 +164,18 @@ class Writer:
     ``<run>/run.json`` beside it says what was asked and whether it was finished; sidecar files lie in the same folder.
     """
 
-    def __init__(self, results: str, asked: Dict[str, Any], resume: bool = False) -> None:
-        """``asked``: arguments and bundle in plain JSON. ``resume``: go on with the newest unfinished run of equal ones."""
+    def __init__(
+        self, results: str, asked: Dict[str, Any], resume: bool = False, conditions: Optional[Dict[str, str]] = None
+    ) -> None:
+        """``asked``: arguments and bundle in plain JSON. ``resume``: go on with the newest unfinished run of equal ones.
+        ``conditions``: what the answers of each runtime depend on, for runs to come that reuse them."""
         os.makedirs(results, exist_ok=True)
         self.box = box_name()
-        self.asked = asked
+        self.note = {"asked": asked, "conditions": conditions or {}}
         self.resumed = _unfinished(results, asked) if resume else ""
         if self.resumed:
+            if _noted(Path(results) / self.resumed / "run.json").get("conditions") != conditions:
+                self.note["conditions"] = {}  # its first rows were answered under others
             self.run, self.path, self._stream = self.resumed, *_reopened(results, self.resumed)
         else:
             self.run, self.path, self._stream = _new_file(results, self.box)
@@ -183,7 +188,7 @@ class Writer:
         os.makedirs(self.series, exist_ok=True)
         draft = os.path.join(self.series, "run.json.part")
         with open(draft, "w", encoding="utf-8") as stream:
-            json.dump({"asked": self.asked, "finished": finished}, stream, ensure_ascii=False, indent=1)
+            json.dump({**self.note, "finished": finished}, stream, ensure_ascii=False, indent=1)
         os.replace(draft, os.path.join(self.series, "run.json"))
 
     def write(self, row: Row) -> None:
@@ -218,13 +223,18 @@ def _reopened(results: str, run: str) -> Tuple[str, IO[str]]:
     return path, open(path, "a", encoding="utf-8")
 
 
+def _noted(place: Path) -> Dict[str, Any]:
+    """What a run noted of itself. Raises OSError, ValueError and TypeError for a damaged note."""
+    return dict(json.loads(place.read_text(encoding="utf-8")))
+
+
 def _unfinished(results: str, asked: Dict[str, Any]) -> str:
     """Name of the newest run that asked the same, has not finished, and is not going on; empty when there is none."""
     notes = sorted(Path(results).glob("*/run.json"), key=lambda place: place.stat().st_mtime, reverse=True)
     for place in notes:
         rows = Path(results) / (place.parent.name + ".jsonl")
         try:
-            note = json.loads(place.read_text(encoding="utf-8"))
+            note = _noted(place)
             if note["finished"] or note["asked"] != asked:
                 continue
             with open(rows, encoding="utf-8") as stream:

@@ -44,6 +44,8 @@ class Runs(staged.Staged):
 
 
 class _Placed(contract.Program):
+    precision = "fp32"
+
     def __init__(self, inner: contract.Program, device: str) -> None:
         self.inner, self.device = inner, device
 
@@ -51,7 +53,7 @@ class _Placed(contract.Program):
         return self.inner.run(feeds)
 
     def placement(self) -> contract.Placement:
-        return contract.Placement(self.device, "fp32", "the fake says so")
+        return contract.Placement(self.device, self.precision, "the fake says so")
 
 
 class Simulates(Runs):
@@ -81,6 +83,15 @@ class RefusesStep(Builds):
         if part.name == "step":
             raise contract.StageError("build", "operator", "no kernel for Where")
         return super().build(parsed, part, options)
+
+
+class Lowers(Runs):
+    """Says that it computes in float32, and does not."""
+
+    def load(self, *given: Any) -> contract.Program:
+        program = super().load(*given)
+        program.precision = "fp16"  # type: ignore[attr-defined]
+        return program
 
 
 class DiesInBuild(Runs):

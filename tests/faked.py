@@ -15,6 +15,8 @@ from tests.saboteurs import frame
 
 FAKES = Path(__file__).parent / "fakes"
 NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings", "fake_model")
+USED = {"tensorrt": ("cuda",), "cann": ("ascend",)}
+"""What an adapter has its handling of memory in."""
 CHECKS = ("encoder", "kv_shape", "kv_values", "placement")
 """Checks of the forced replay alone: every tensor of two batches, a second a cell."""
 
@@ -46,8 +48,9 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
 
 
 def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.ModuleType:
-    """``backends/NAME.py`` and the ``cuda.py`` it uses, each key of ``mistakes`` replaced by its value."""
-    sources = {stem: (helpers.ROOT / "backends" / f"{stem}.py").read_text(encoding="utf-8") for stem in ("cuda", name)}
+    """``backends/NAME.py`` and what it uses, each key of ``mistakes`` replaced by its value."""
+    stems = (*USED[name], name)
+    sources = {stem: (helpers.ROOT / "backends" / f"{stem}.py").read_text(encoding="utf-8") for stem in stems}
     for right, wrong in (mistakes or {}).items():
         stem = next((stem for stem, source in sources.items() if right in source), None)
         assert stem is not None, f"no adapter has {right!r} any more: plant this mistake anew"
@@ -55,10 +58,9 @@ def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.Modul
     modules = {}
     for stem, source in sources.items():
         modules[stem] = types.ModuleType(f"mutated_{stem}")
-        modules[stem].__dict__.update(modules)
         exec(compile(source, f"{stem}.py", "exec"), modules[stem].__dict__)
-    if name != "cuda" and "cuda" in vars(modules[name]):
-        modules[name].cuda = modules["cuda"]  # type: ignore[attr-defined]
+    for stem in USED[name]:
+        setattr(modules[name], stem, modules[stem])
     return modules[name]
 
 

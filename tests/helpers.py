@@ -7,7 +7,9 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from backends.contract import Backend
+import onnx
+
+from backends.contract import Backend, Part, Port
 from harness.bundle import Bundle
 from harness.replay import worker
 from harness.replay.cell import NUMERIC
@@ -42,6 +44,21 @@ def judge(
     request = {"graph": graph, "checks": list(checks), "series": series, "options": options or {"threads": 1}}
     worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
     return {row.check: row for row in rows}
+
+
+def fixed(part: Part, folder: Path, **sizes: int) -> Part:
+    """A part with its dynamic dimensions made fixed ones."""
+    model = onnx.load(part.path)
+    for port in (*model.graph.input, *model.graph.output):
+        for dim in port.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = sizes[dim.dim_param]
+    onnx.save(model, folder / "fixed.onnx")
+
+    def of(port: Port) -> Port:
+        return Port(port.name, port.dtype, tuple(sizes.get(str(size), size) for size in port.shape))
+
+    return Part(part.name, str(folder / "fixed.onnx"), tuple(map(of, part.inputs)), tuple(map(of, part.outputs)))
 
 
 def run(*command: str, cwd: Path = ROOT, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:

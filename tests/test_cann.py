@@ -39,7 +39,7 @@ def test_a_model_is_compiled_once_for_a_hundred_cache_lengths() -> None:
         assert encoders[0] == encoders[1] != encoders[2]
 
 
-MODES = [(None, "fp32", "must_keep_origin_dtype"), ("force_fp32", "fp32", "force_fp32"),
+MODES = [(None, "fp32", "must_keep_origin_dtype"), ("force_fp32", "fp16", "force_fp32"),
          ("fp16", "fp16", "force_fp16"), ("mixed", "fp16", "allow_mix_precision")]  # fmt: skip
 
 
@@ -97,11 +97,30 @@ def test_what_atc_refuses_is_refused_before_the_run(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("code, name", [(507011, "ACL_ERROR_RT_MODEL_EXECUTE (507011)"), (123456, "code 123456")])
 def test_a_code_is_named(code: int, name: str) -> None:
-    with faked.fakes(EXECUTE_CODE=code) as device:
+    with faked.fakes(CODES={"mdl.execute": code}) as device:
         rows, faults = faked.replay(device, adapter, layout="split")
     assert not faults
     assert rows["encoder"].status == "FAIL"
     assert f"acl.mdl.execute: {name}: EE9999: the fake's own words" in rows["encoder"].message
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_failing_copy_is_told_though_nothing_can_be_freed_any_more() -> None:
+    """A device that is lost fails every call: what failed first is the news."""
+    codes = {"rt.memcpy 2": 507899, "rt.free_host": 507899, "rt.free": 507899}
+    with faked.fakes(CODES=codes) as device:
+        rows, _ = faked.replay(device, adapter, layout="split")
+    assert rows["encoder"].status == "FAIL"
+    assert "acl.rt.memcpy last_hidden_state: code 507899: EE9999" in rows["encoder"].message
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_cannot_be_given_back_is_told() -> None:
+    with faked.fakes(CODES={"rt.free": 507899}) as device:
+        rows, faults = faked.replay(device, adapter, layout="split")
+    assert rows["encoder"].status == "FAIL"
+    assert "acl.rt.free: code 507899" in rows["encoder"].message
+    assert "blocks of device memory" in " ".join(faults)
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 4, 5, 20])
@@ -113,17 +132,21 @@ def test_a_full_device_is_a_clear_failure_and_leaks_nothing(fail_at: int) -> Non
 
 
 MISTAKES = [
-    ("the device is not chosen", '        self.check("acl.rt.set_device", acl.rt.set_device(0))\n', "",
+    ("the device is not chosen", '        ascend.check(acl, "acl.rt.set_device", acl.rt.set_device(0))\n', "",
      "set_device was not called"),
-    ("memory leaks", "acl.rt.malloc(size, 0), acl.rt.free)", "acl.rt.malloc(size, 0), lambda memory: None)",
+    ("memory leaks", '"acl.rt.free", acl.rt.free)', '"acl.rt.free", lambda memory: 0)',
      "blocks of device memory"),
-    ("data buffers leak", "self.owned.callback(acl.destroy_data_buffer, data)", "pass", "data buffer still points"),
-    ("datasets leak", "self.owned.callback(acl.mdl.destroy_dataset, dataset)", "pass", "handles were never given back"),
-    ("the description leaks", "self.owned.callback(mdl.destroy_desc, self.desc)", "pass", "description of this model"),
-    ("the model leaks", "mdl.load_from_file(path), mdl.unload)", "mdl.load_from_file(path), lambda model: None)",
+    ("data buffers leak", 'self.holds(data, "acl.destroy_data_buffer", acl.destroy_data_buffer)', "pass",
+     "data buffer still points"),
+    ("datasets leak", 'self.holds(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
+     "acl.mdl.create_dataset()", "handles were never given back"),
+    ("the description leaks", 'owned.holds(mdl.create_desc(), "acl.mdl.destroy_desc", mdl.destroy_desc)',
+     "mdl.create_desc()", "description of this model"),
+    ("the model leaks", '"acl.mdl.unload", mdl.unload)', '"acl.mdl.unload", lambda model: 0)',
      "handles"),
-    ("host memory leaks", 'self.check("acl.rt.free_host", acl.rt.free_host(host))', "pass", "blocks of device memory"),
-    ("host memory freed as the device's", "acl.rt.free_host(host))", "acl.rt.free(host))", "a stream still uses"),
+    ("host memory leaks", '"acl.rt.free_host", self.acl.rt.free_host)', '"acl.rt.free_host", lambda memory: 0)',
+     "blocks of device memory"),
+    ("host memory freed as the device's", "self.acl.rt.free_host)", "self.acl.rt.free)", "a stream still uses"),
     ("memory freed twice", "        return dataset, buffers",
      "            acl.rt.free(memory)\n        return dataset, buffers",
      "data buffer still points"),
@@ -131,16 +154,15 @@ MISTAKES = [
      "get_desc was not called"),
     ("int64 as int32", '9: "int64"', '9: "int32"', "were written"),
     ("the wrong direction", "len(raw), TO_DEVICE)", "len(raw), TO_HOST)", "memcpy"),
-    ("more bytes than room", "array.nbytes, self.outputs[1][at][0], array.nbytes, TO_HOST)",
-     "array.nbytes, self.outputs[1][at][0], self.outputs[1][at][1] + 8, TO_HOST)", "room for"),
+    ("more bytes than room", "memcpy(self.host, size, address, size, TO_HOST)",
+     "memcpy(self.host, size, address, size + 8, TO_HOST)", "room for"),
     ("the buckets' sizes are not told", "        if not code:  # a model", "        if False:  # a model",
      "set_input_dynamic_dims was not called"),
     ("the sizes in another order", "for index in sorted(shapes)", "for index in sorted(shapes, reverse=True)",
      "INVALID_PARAM (100000)"),
     ("the whole buffer is read", 'dims, code = acl.mdl.get_cur_output_dims(self.desc, at)',
      'dims, code = {"dims": [self.outputs[1][at][1] // 4]}, 0', "has rank 1"),
-    ("codes are not looked at", "        if code:\n            raise RuntimeError",
-     "        if False:\n            raise RuntimeError",
+    ("codes are not looked at", "    if code:\n        raise RuntimeError", "    if False:\n        raise RuntimeError",
      ""),
     ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
     ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),

@@ -49,7 +49,7 @@ def test_pytest_help_has_the_options_and_an_example() -> None:
     assert done.returncode == 0
     assert "example: pytest --backend=" in " ".join(done.stdout.split())
     for option in ("backend", "bundle", "opset", "layout", "precision", "backend-python", "cell-timeout", "memory-limit",
-                   "results", "resume", "allow-absent", "exporter"):  # fmt: skip
+                   "results", "resume", "reuse", "allow-absent", "exporter"):  # fmt: skip
         assert f"--{option}" in done.stdout
 
 
@@ -120,9 +120,12 @@ def test_a_backend_that_is_not_here_says_what_to_install(bare: Path) -> None:
     done = conform("backends", "--backend-python", bare)
     assert done.returncode == 0, done.stderr
     for name in select.names():
-        assert re.search(rf"^{name} +absent ", done.stdout, re.MULTILINE)
-        assert f"{name} is absent: " in done.stdout
-    assert "pip install" in done.stdout
+        assert re.search(rf"^{name} +absent +- +- +-$", done.stdout, re.MULTILINE)
+        said = re.search(
+            rf"^{name} is absent: .*cannot be.*(?:\n  \S.*)*\n    (\S.*(?:\n    .*)*)", done.stdout, re.MULTILINE
+        )
+        assert said, done.stdout
+        assert re.match(r"(pip install|conform envs create) \S|.*\bsource\b", said[1]), "the exact line"
     for line in done.stdout.splitlines():
         assert len(line) <= 80
 

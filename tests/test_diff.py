@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness import cli
+from harness.judge import verdict
 from harness.rows import Row
 from reports import diff, store
 from tests import nights
@@ -64,6 +65,15 @@ def test_a_status_that_changed(tmp_path: Path, was: str, its: str, group: str, w
     assert f"{was} → {its}" in change.said
     assert change.command == new[2].command
     assert cli.main(["diff", str(tmp_path / "old"), str(tmp_path / "new")]) == worse
+
+
+def test_what_is_now_only_built_is_worse_and_says_built(tmp_path: Path) -> None:
+    built = [nights.row(check, "ABSENT", stage="build", kind="built") for check in verdict.CHECKS]
+    report = between(tmp_path, nights.cell(), built)
+    assert report.worse
+    assert {change.said.split(":")[0] for change in report.changes} == {"PASS → ABSENT (built)"}
+    new = between(tmp_path / "again", nights.cell(opset=12), [*nights.cell(opset=12), *built])
+    assert [change.said for change in new.changes] == ["1 cells: 1 ABSENT (built)"]
 
 
 def test_a_failure_says_where_since_when_and_how_to_see_it(tmp_path: Path) -> None:

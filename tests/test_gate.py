@@ -116,6 +116,26 @@ def test_nothing_compared_is_no_pass_even_if_all_of_it_is_waived(tmp_path: Path)
     assert found == [("compared", "no required cell compared anything; nothing is no pass")]
 
 
+def test_what_was_only_built_was_not_compared(tmp_path: Path) -> None:
+    not_run = [nights.row("artifact"), *(nights.row(check, "ABSENT", stage="build", kind="built", message="built in 2 s")
+                                         for check in verdict.CHECKS[1:])]  # fmt: skip
+    made = judged(tmp_path, REQUIRE, *not_run)
+    assert ("uncompared", "encoder ABSENT: built in 2 s") in reasons(made)
+    assert ("compared", "0 elements compared, 1 are required") in reasons(made)
+    made = judged(tmp_path, REQUIRE + waive("uncompared"), *not_run)
+    assert not made.passed, "no waiver makes it a comparison"
+
+
+def test_a_simulator_is_a_device_only_where_the_policy_says_so(tmp_path: Path) -> None:
+    simulated = [nights.row(check) for check in verdict.CHECKS]
+    for one in simulated:
+        one.device, one.cell = "simulator-cpu", one.cell.replace("/cpu/", "/simulator-cpu/")
+    anywhere = REQUIRE.replace("/cpu/", "/*/")
+    assert [what for what, _ in reasons(judged(tmp_path, anywhere, *simulated))] == ["missing", "compared"]
+    named = judged(tmp_path, REQUIRE.replace("/cpu/", "/simulator-*/"), *simulated)
+    assert reasons(named) == []
+
+
 def test_each_member_of_a_promise_must_be_there(tmp_path: Path) -> None:
     text = '[[require]]\ncells = ["ort@*/cpu/torchscript/{split,unified}/fp32/op1[67]"]\nboxes = ["lab", "jet*"]\n'
     there = [*nights.cell(), *nights.cell(opset=16), *nights.cell(box="jet1", layout="split"), *nights.cell(box="jet2")]

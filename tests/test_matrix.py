@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from wcwidth import wcswidth
 
+from harness import rows as rows_module
 from harness.judge import verdict
 from harness.rows import Row, to_json
 from reports import matrix
@@ -116,7 +117,7 @@ def test_the_newest_row_wins() -> None:
 
 
 def test_a_cell_is_its_worst_row() -> None:
-    for worse, better in itertools.pairwise(status for status in verdict.SEVERITY if status != "ABSENT"):
+    for worse, better in itertools.pairwise(verdict.SEVERITY):
         found = entry(row(better, "encoder"), row(worse, "tokens"))
         assert (found.status, found.symbol) == (worse, verdict.STATUSES[worse].symbol)
         assert found.row.check == "tokens"
@@ -354,3 +355,83 @@ def test_a_cell_of_which_only_a_part_ran_is_no_pass() -> None:
     whole = [row("PASS", check) for check in verdict.CHECKS]
     assert entry(*whole).symbol == "✅"
     assert entry(*whole[:-1]).symbol == "◐"
+
+
+NOT_RUN = "in 1.25 s, 4.5 MiB; not run: no board; plug one in"
+
+
+def short(kind: str, **fields: Any) -> list[Row]:
+    """A cell of which only the artifact was checked, and the parts parsed or built."""
+    stage = {"parsed": "parse", "built": "build"}[kind]
+    return [row(check="artifact", **fields)] + [
+        row("ABSENT", check, kind=kind, stage=stage, message=f"{kind} {NOT_RUN}", **fields)
+        for check in verdict.CHECKS if check != "artifact"
+    ]  # fmt: skip
+
+
+def whole(**fields: Any) -> list[Row]:
+    return [row(check=check, **fields) for check in verdict.CHECKS]
+
+
+@pytest.mark.parametrize("kind, symbol", [("built", "🔨"), ("parsed", "⬜")])
+def test_built_is_not_ran_in_any_format(kind: str, symbol: str) -> None:
+    made = matrix.build([*short(kind, backend="toy", opset=16), *short(kind, backend="toy"), *whole()])
+    found = {(line.opset, column.backend): one for (line, column), one in made.entries.items()}
+    assert {(one.status, one.symbol) for (_, name), one in found.items() if name == "toy"} == {("ABSENT", symbol)}
+    text, page = matrix.terminal(made), matrix.markdown(made)
+    for shown in (text, page):
+        assert shown.count(f"{kind} in 1.25 s, 4.5 MiB; not run: no board; plug one in") == 1, "one footnote for both"
+        assert f"{symbol} {'built, not run here' if kind == 'built' else 'not run here'}" in shown
+        assert "(leaving out what passes at none: toy" in " ".join(shown.split())
+    assert "✅" not in "".join(line.split("ort")[0] for line in text.splitlines() if line.startswith("     16"))
+    table = list(csv.DictReader(io.StringIO(matrix.to_csv(made))))
+    for found in (table, json.loads(matrix.to_json(made))):
+        toys = [one for one in found if one["backend"] == "toy"]
+        assert [(one["status"], one["symbol"], one["depth"]) for one in toys] == [("ABSENT", symbol, kind)] * 2
+        assert all(one["reason"] for one in toys)
+
+
+def test_two_builds_of_other_sizes_share_a_footnote() -> None:
+    larger = [
+        row("ABSENT", kind="built", stage="build", opset=16, message="built in 7.5 s, 9.0 MiB; not run: no board")
+    ]
+    smaller = [row("ABSENT", kind="built", stage="build", message="built in 1.2 s, 4.5 MiB; not run: no board")]
+    assert "[1] built in … s, … MiB; not run: no board" in lines_of(*larger, *smaller)
+
+
+def test_simulated_is_not_on_the_device() -> None:
+    simulator = {
+        "backend": "toy",
+        "device": "simulator-npu",
+        "cell": "toy@1.32.0/simulator-npu/torchscript/unified/fp32/op",
+    }
+    rows = [*whole(), *whole(opset=16)]
+    for opset in (16, 17):
+        rows += whole(**{**simulator, "cell": f"{simulator['cell']}{opset}"}, opset=opset)
+    made = matrix.build(rows)
+    assert {one.symbol for (_, column), one in made.entries.items() if column.backend == "toy"} == {"🧪"}
+    text = " ".join(matrix.terminal(made).split())
+    assert "🧪 passes in a simulator, on no device" in text
+    assert "(leaving out what passes at none on a device: toy@1.32.0): 17." in text
+    toys = [one for one in matrix.records(made) if one["backend"] == "toy"]
+    assert {(one["status"], one["depth"]) for one in toys} == {("PASS", "simulated")}
+    assert "no device" in str(toys[0]["reason"])
+    assert entry(*whole(**simulator)[:-1]).symbol == "◐"
+    assert entry(row("FAIL", **simulator)).symbol == "❌"
+
+
+def test_symbols_that_do_not_occur_are_not_explained() -> None:
+    text = matrix.terminal(matrix.build(whole()))
+    assert "🔨" not in text
+    assert "🧪" not in text
+
+
+@pytest.mark.parametrize("rows, depth", [
+    (short("built"), "built"), (short("parsed"), "parsed"), (short("parsed") + short("built", opset=16), "built"),
+    (short("built") + whole(opset=16), "ran"), (whole(device="simulator-npu"), "simulated"),
+    ([row("UNSUPPORTED", stage="parse"), row("UNSUPPORTED", stage="build", opset=16)], "refused at build"),
+    ([row("UNSUPPORTED", stage="parse"), *short("built", opset=16)], "built"), ([row("CRASH", stage="run")], "ran"),
+    ([row(check="artifact")], ""),
+])  # fmt: skip
+def test_the_deepest_stage_of_a_column(rows: list[Row], depth: str) -> None:
+    assert rows_module.depth(rows) == depth

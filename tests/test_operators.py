@@ -156,7 +156,7 @@ def test_rows_stand_for_their_version_collection_and_box_only(tmp_path: Path) ->
     (row,), _ = fill(tmp_path, "ort")
     (file,) = tmp_path.glob("*.jsonl")
     others = [
-        {**row, "version": "1.10.0", "cell": row["cell"].replace(ORT, "1.10.0")},
+        {**row, "version": "1.11.0", "cell": row["cell"].replace(ORT, "1.11.0")},
         {**row, "box": "another"},
         {**row, "detail": {**row["detail"], "collection": "onnx 1.0"}},
         {**row, "status": "ERROR"},
@@ -177,7 +177,7 @@ def test_rows_stand_for_their_version_collection_and_box_only(tmp_path: Path) ->
 def test_a_runtime_of_the_rows_that_is_not_here_is_a_remark(tmp_path: Path) -> None:
     (row,), _ = fill(tmp_path, "ort")
     (file,) = tmp_path.glob("*.jsonl")
-    old = {**row, "version": "1.10.0", "cell": row["cell"].replace(ORT, "1.10.0")}
+    old = {**row, "version": "1.11.0", "cell": row["cell"].replace(ORT, "1.11.0")}
     strange = {
         **row,
         "backend": "gone.away:Backend",
@@ -186,17 +186,17 @@ def test_a_runtime_of_the_rows_that_is_not_here_is_a_remark(tmp_path: Path) -> N
     file.write_text("".join(json.dumps(one) + "\n" for one in (row, old, strange)), encoding="utf-8")
     rows, said = fill(tmp_path)
     assert len(rows) == 3
-    assert f"ort@1.10.0: not run here: version 1.10.0 was asked for, {ORT} is installed" in said
+    assert f"ort@1.11.0: not run here: version 1.11.0 was asked for, {ORT} is installed" in said
     assert "gone.away:Backend: not run here" in said
     assert f"ort@{ORT}: 0 rows to run, 1 known" in said
 
 
 def test_a_runtime_that_is_asked_for_and_not_here_is_absent(tmp_path: Path) -> None:
-    done = conform("matrix", tmp_path / "results", f"--ops={GATHER}", "--opset=12", "--backend=ort@1.10")
+    done = conform("matrix", tmp_path / "results", f"--ops={GATHER}", "--opset=12", "--backend=ort@1.11")
     assert done.returncode == 1, done.stderr
     (row,) = helpers.rows_in(tmp_path / "results")
-    assert (row["check"], row["status"], row["backend"], row["version"]) == ("probe", "ABSENT", "ort", "1.10")
-    assert "⬜ ort@1.10: version 1.10 was asked for" in done.stdout
+    assert (row["check"], row["status"], row["backend"], row["version"]) == ("probe", "ABSENT", "ort", "1.11")
+    assert "⬜ ort@1.11: version 1.11 was asked for" in done.stdout
     assert "✅" not in done.stdout
 
 

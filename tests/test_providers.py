@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.campaign import Campaign
+from harness.golden.record import record
 from harness.judge import verdict
 from harness.rows import Row
 from reports import matrix, platforms
@@ -71,29 +72,63 @@ def test_a_cann_that_is_believed_would_still_be_refused() -> None:
     ) == ["refused load"]
 
 
-def test_qnn_refuses_what_it_does_not_take_and_says_what(tmp_path: Path) -> None:
-    run = _run("qnn", tmp_path, *ONE_CELL)
-    rows = helpers.rows_in(tmp_path)
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with an fp16 floor: what the emulated NPU computes in."""
+    place = tmp_path_factory.mktemp("half") / "half.bundle"
+    record(
+        helpers.MODEL,
+        _few_rows(place.parent),
+        place,
+        exporters=("torchscript",),
+        opsets=(17,),
+        layouts=("split",),
+        precisions=("fp32", "fp16"),
+        traced_steps=40,
+        progress=False,
+    )
+    return place
+
+
+def _few_rows(folder: Path) -> Path:
+    lines = (helpers.CORPUS).read_text(encoding="utf-8").splitlines(keepends=True)
+    place = folder / "few.tsv"
+    place.write_text("".join(lines[:13]), encoding="utf-8")
+    return place
+
+
+def test_qnn_refuses_what_it_does_not_take_and_says_what(tmp_path: Path, half: Path) -> None:
+    run = _run("qnn", tmp_path, f"--bundle={half}")
+    rows = [row for row in helpers.rows_in(tmp_path) if row["check"] != "artifact"]
     assert run.returncode == 1
-    assert {row["device"] for row in rows} == {"qnn-htp-emulated"}
-    assert {row["status"] for row in rows if row["check"] != "artifact"} == {"UNSUPPORTED"}
-    said = _in("qnn", _COMPILE.format(provider="qnn", path=_step(), before="backend.probe()"))
-    assert said[-1].startswith("refused load"), said
-    told = _in(
-        "qnn", _COMPILE.format(provider="qnn", path=_step(), before="backend.probe()") + "print(error_message)\n"
-    )
-    assert "QNNExecutionProvider leaves" in told[-1]
-    assert " MatMul" in told[-1]
+    assert {row["device"] for row in rows} == {"simulator-qnn-htp"}
+    assert {(row["status"], row["stage"], row["kind"]) for row in rows} == {("UNSUPPORTED", "load", "operator")}
+    assert "QNNExecutionProvider leaves 74 nodes: 19 Add, 16 MatMul" in rows[0]["message"]
 
 
-def test_what_the_cpu_does_beside_a_provider_is_in_the_device() -> None:
-    said = _in(
-        "qnn", _COMPILE.format(provider="qnn_mixed", path=_step(), before="print(backend.probe().device)") + _PLACED
-    )
-    assert said[0] == "qnn-htp-emulated+cpu"
-    assert said[-1].startswith("qnn-htp-emulated+cpu"), said
-    assert "CPUExecutionProvider" in said[-1]
-    assert "QNNExecutionProvider" in said[-1]
+def test_what_the_cpu_does_beside_a_provider_is_in_the_device(tmp_path: Path, half: Path) -> None:
+    run = _run("qnn", tmp_path, f"--bundle={half}", "-k", "kv_values or logits or placement", provider="qnn_mixed")
+    rows = {row["check"]: row for row in helpers.rows_in(tmp_path)}
+    assert run.returncode == 0, run.stdout[-3000:]
+    assert {row["status"] for row in rows.values()} == {"PASS"}
+    assert {row["cell"] for row in rows.values()} == {
+        "ort:qnn_mixed@1.32.0/simulator-qnn-htp+cpu/torchscript/split/fp16/op17"
+    }
+    assert rows["kv_values"]["compared"] > 10_000
+    for evidence in rows["placement"]["detail"].values():
+        assert "CPUExecutionProvider" in evidence
+        assert "QNNExecutionProvider" in evidence
+
+
+def test_a_part_of_fixed_sizes_runs_whole_on_the_emulated_npu(tmp_path: Path) -> None:
+    """QNN takes a graph without dynamic dimensions whole: no node is left to the CPU, and the numbers are those of fp16."""
+    encoder = helpers.golden().bundle.graphs[0].part("encoder")
+    part = helpers.fixed(encoder, tmp_path, batch=2, source=7)
+    device, evidence, gap = _in("qnn", _FIXED.format(path=part.path))
+    assert device == "simulator-qnn-htp"
+    assert evidence.startswith("simulator-qnn-htp assignment info: QNNExecutionProvider ")
+    assert "CPUExecutionProvider" not in evidence
+    assert 1e-5 < float(gap) < 0.02, "the lower bound: as exact as float32 is, no fp16 is"
 
 
 @pytest.mark.parametrize("name, provider", [("openvino", "openvino"), ("qnn", "qnn_mixed")])
@@ -165,7 +200,8 @@ def _cell(
 PLACES = [
     (_cell("cpu", cpu=("avx2",)), platforms.X86), (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
     (_cell("nvidia-h200", "tensorrt"), platforms.GPU), (_cell("orin", "tensorrt"), platforms.JETSON),
-    (_cell("cuda", "ort"), platforms.GPU), (_cell("ascend310p3", "cann"), platforms.ASCEND),
+    (_cell("cuda", "ort"), platforms.GPU), (_cell("no-gpu", "tensorrt_rtx"), platforms.GPU),
+    (_cell("ascend310p3", "cann"), platforms.ASCEND),
     (_cell("vitisai", "ort"), platforms.FPGA), (_cell("cpu"), platforms.OTHER),
 ]  # fmt: skip
 
@@ -180,6 +216,23 @@ def test_a_row_is_placed_on_its_platform(row: Row, place: str) -> None:
         "a-box",
         "2026-01-02",
     )
+
+
+def test_a_simulator_has_a_line_of_its_own() -> None:
+    lines = platforms.reached([_cell("rk3588", "rknn"), _cell("simulator-rk3588", "rknn")])
+    assert [(line.platform, line.depth) for line in lines] == [
+        (platforms.RK3588, "ran"),
+        (platforms.RK3588, "simulated"),
+    ]
+    assert [line.cells for line in lines] == ["1 ✅", "1 🧪"]
+
+
+def test_what_was_built_is_told_beside_what_was_refused() -> None:
+    built, refused = _cell("no-gpu", "tensorrt_rtx"), _cell("no-gpu", "tensorrt_rtx")
+    built.status, built.stage, built.kind, built.compared = "ABSENT", "build", "built", 0
+    refused.status, refused.stage, refused.kind, refused.cell = "UNSUPPORTED", "parse", "opset", built.cell + "9"
+    (line,) = platforms.reached([built, refused])
+    assert (line.depth, line.cells) == ("built", "1 🔨 1 🚫")
 
 
 def test_platforms_that_nobody_ran_are_shown() -> None:
@@ -238,6 +291,19 @@ try:
 except contract.StageError as error:
     print("refused", error.stage)
     error_message = error.message.replace(chr(10), " ")
+"""
+_FIXED = """
+import numpy as np, onnxruntime
+from backends import contract, ort
+backend = ort.Backend("qnn")
+print(backend.probe().device)
+program = backend.compile(contract.Part("encoder", {path!r}, (), ()), {{}})
+feeds = {{"input_ids": np.arange(14).reshape(2, 7) + 5, "attention_mask": np.ones((2, 7), np.int64)}}
+given = program.run(feeds)["last_hidden_state"]
+found = program.placement()
+print(found.device, found.evidence)
+right = onnxruntime.InferenceSession({path!r}, providers=["CPUExecutionProvider"]).run(["last_hidden_state"], feeds)[0]
+print(np.abs(given - right).max())
 """
 _PLACED = """
 sizes = {"batch": 2, "source": 5, "past": 3}

@@ -490,3 +490,41 @@ def test_quiet_is_quiet(ort_run: Any, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "matrix ===" not in done.stdout
     assert len(done.stdout.strip().splitlines()) <= 6
+
+
+def test_what_is_settled_and_unchanged_is_not_asked_again(tmp_path: Path, valid: Any) -> None:
+    """Same bundle, harness, packages and processor: the answer stands, with its own time. Anything else is asked again."""
+    asked = ["--opset=16-17", "--layout=unified", "-k", "kv_shape or placement"]
+    assert helpers.conformance(tmp_path, *asked).returncode == 0
+    (first,) = tmp_path.glob("*.jsonl")
+    rows = helpers.rows_in(tmp_path)
+    done = helpers.conformance(tmp_path, "--reuse", *asked)
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+    assert "4 of them are answers of earlier runs" in done.stdout
+    assert helpers.rows_in(tmp_path) == rows, "nothing was written twice"
+    assert f"last run {rows[-1]['time']}" in done.stdout
+
+    text = first.read_text(encoding="utf-8")
+    spoilt = [{**row, "status": "CRASH"} if row["opset"] == 17 else row for row in rows]
+    first.write_text("".join(json.dumps(row) + "\n" for row in spoilt), encoding="utf-8")
+    done = helpers.conformance(tmp_path, "--reuse", *asked)
+    assert "2 of them are answers of earlier runs" in done.stdout, "a crash is asked again"
+    valid(helpers.rows_in(tmp_path))
+
+    first.write_text(text, encoding="utf-8")
+    for note in tmp_path.glob("*/run.json"):
+        changed = re.sub(r'("ort@[^"]+": ")[0-9a-f]', r"\1x", note.read_text(encoding="utf-8"))
+        note.write_text(changed, encoding="utf-8")
+    done = helpers.conformance(tmp_path, "--reuse", *asked)
+    assert "answers of earlier runs" not in done.stdout, "another harness, bundle or environment"
+    assert done.returncode == 0
+
+
+def test_a_foreign_adapter_is_always_asked(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(OFFSET, encoding="utf-8")
+    asked = (*ONE, "--reuse", "--backend=bad:Offset", "-k", "logits")
+    for _ in range(2):
+        done = helpers.conformance(tmp_path / "results", *asked, PYTHONPATH=str(tmp_path))
+        assert done.returncode == 1, done.stdout
+        assert "answers of earlier runs" not in done.stdout

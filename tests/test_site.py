@@ -16,6 +16,7 @@ import pytest
 
 from backends import ort
 from harness import cli
+from harness.judge import verdict
 from harness.replay.cell import identify
 from harness.rows import Row, to_json
 from reports import nights, plots, site
@@ -283,13 +284,38 @@ def test_the_newest_row_of_a_night_counts_and_the_worst_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "others", "partial", "word"),
-    [("PASS", ["PASS"], False, "PASS"), ("PASS", ["PASS"], True, "PARTIAL"), ("FAIL", ["XFAIL", "PASS"], False, "XFAIL"),
-     ("FAIL", ["XFAIL", "FAIL"], False, "FAIL"), ("PASS", ["XPASS", "PASS"], False, "XPASS"),
-     ("FAIL", ["XPASS", "XFAIL"], False, "XPASS"), ("UNSUPPORTED", ["UNSUPPORTED"], False, "UNSUPPORTED")],
+    ("status", "others", "called", "word"),
+    [("PASS", ["PASS"], "PASS", "PASS"), ("PASS", ["PASS"], "PARTIAL", "PARTIAL"),
+     ("FAIL", ["XFAIL", "PASS"], "FAIL", "XFAIL"),
+     ("FAIL", ["XFAIL", "FAIL"], "FAIL", "FAIL"), ("PASS", ["XPASS", "PASS"], "PASS", "XPASS"),
+     ("FAIL", ["XPASS", "XFAIL"], "FAIL", "XPASS"), ("UNSUPPORTED", ["UNSUPPORTED"], "UNSUPPORTED", "UNSUPPORTED"),
+     ("ABSENT", ["ABSENT", "PASS"], "BUILT", "BUILT"), ("PASS", ["PASS"], "SIMULATED", "SIMULATED")],
 )  # fmt: skip
-def test_words_of_cells(status: str, others: list[str], partial: bool, word: str) -> None:
-    assert nights.word_of(status, others, partial) == word
+def test_words_of_cells(status: str, others: list[str], called: str, word: str) -> None:
+    assert nights.word_of(status, others, called) == word
+
+
+def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
+    stages = [{"part": "step", "stage": "build", "seconds": 1.5, "bytes": 5 << 20, "artifact": "/engines/<x>/engine",
+               "log": ["layer <7>"]}]  # fmt: skip
+    built = [row(check="artifact", backend="toy")]
+    built += [row("ABSENT", check, "toy", stage="build", kind="built", message="built in 1.5 s; not run: no board",
+                  detail={"stages": stages} if check == "encoder" else {}) for check in verdict.CHECKS[1:]]  # fmt: skip
+    cell = "sim@1.32.0/simulator-npu/torchscript/unified/fp32/op17"
+    simulated = [row("PASS", check, "sim", device="simulator-npu", cell=cell) for check in verdict.CHECKS]
+    put(tmp_path, "2026-03-04", "lab", [*built, *simulated])
+    site.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert 'data-status="BUILT"' in index
+    assert 'data-status="SIMULATED"' in index
+    assert 'data-checks="artifact:PASS encoder:BUILT' in index
+    (page,) = (tmp_path / "site" / "cells").glob("toy-*.html")
+    text = page.read_text(encoding="utf-8")
+    assert "built, not run here" in text
+    assert "/engines/&lt;x&gt;/engine" in text
+    assert "layer &lt;7&gt;" in text
+    (page,) = (tmp_path / "site" / "cells").glob("sim-*.html")
+    assert "passes in a simulator, on no device" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,23 @@ def test_an_interpreter_loads_and_does_nothing_else() -> None:
     assert stages == [("encoder", "load"), ("step", "load"), ("", "run")]
 
 
+@pytest.mark.parametrize(
+    "make, status, effective", [(compilers.Runs, "PASS", "fp32"), (compilers.Lowers, "FAIL", "fp16")]
+)
+def test_the_placement_row_says_what_was_requested_and_what_it_was(make: Any, status: str, effective: str) -> None:
+    row = helpers.judge(make(), of=frame.brief(), checks=("placement",))["placement"]
+    assert row.status == status
+    assert row.detail["precision"] == {"requested": "fp32", "effective": [effective]}
+
+
+def test_a_precision_that_the_adapter_lacks_is_refused_with_those_it_has() -> None:
+    backend = compilers.Runs()
+    backend.capabilities = replace(backend.capabilities, dtypes=frozenset({"float16", "int64"}))
+    row = helpers.judge(backend, of=frame.brief(), checks=("logits",))["logits"]
+    assert (row.status, row.kind, backend.did) == ("UNSUPPORTED", "dtype", [])
+    assert row.message.endswith(" is float32; the adapter takes float16, int64")
+
+
 def test_two_models_of_one_name_share_nothing(tmp_path: Path) -> None:
     one, same = _part(tmp_path / "one"), _part(tmp_path / "same")
     graph, weights = _part(tmp_path / "graph", b"another weights.bin"), _part(tmp_path / "weights", weights=b"others")
@@ -119,6 +136,9 @@ def test_what_an_engine_depends_on_is_in_its_key(part: contract.Part, make: Any,
     assert _built(part, make, **options) != _built(part)
     assert _built(part, make, **options) == _built(part, make, **options)
     assert _built(replace(part, name="encoder")) != _built(part)
+    fixed = replace(part, inputs=(contract.Port("x", "float32", (1,)),))
+    assert _built(fixed) != _built(replace(part, inputs=(contract.Port("x", "float32", ("batch",)),)))
+    assert _built(part, threads=2) == _built(part), "how many threads run it is nothing to its engine"
 
 
 def _cut(place: Path) -> None:
@@ -310,6 +330,16 @@ def test_a_run_that_only_built_exits_like_one_of_an_absent_backend(tmp_path: Pat
         kind = "parsed" if "Parses" in backends[0] else "built"
         assert line == f"{backends[0]} was {kind} and not run: no fake board is plugged in; plug one in"
         assert "compared nothing" not in done.stdout
+
+
+def test_without_pytest_it_ends_like_an_absent_backend_too(tmp_path: Path) -> None:
+    wish = ("--backend", "tests.compilers:Builds", *ONE, "--results", str(tmp_path))
+    done = helpers.run("harness.replay", str(helpers.EMBEDDED), *wish)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: tests.compilers:Builds goes no further than build: no fake board is plugged in; plug one in\n"
+    )
+    assert {(row["status"], row["kind"]) for row in helpers.rows_in(tmp_path)} == {("ABSENT", "built")}
 
 
 def test_processes_that_share_a_run_agree_that_it_only_built(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """The TensorRT adapter on a named fake: every version's API, absences, refusals, and planted mistakes."""
 
+import gc
 import subprocess
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper as make
@@ -63,6 +66,24 @@ def test_the_effective_precision_is_the_inspectors(provider: str | None, precisi
         assert placed is not None
         assert (placed.device, placed.precision) == ("fake-orin", precision)
         assert "engine inspector" in placed.evidence
+
+
+def test_fixed_sizes_need_no_profile() -> None:
+    """What the static layout is made of; the sizes of a fixed dimension are the only ones that it takes."""
+    part = _part("encoder")
+    fixed = {"batch": 2, "source": 7}
+    with faked.fakes() as device, tempfile.TemporaryDirectory() as folder:
+        device.reset()
+        backend = adapter.Backend()
+        backend.probe()
+        program = backend.compile(helpers.fixed(part, Path(folder), **fixed), {})
+        assert not program.owned[1].plan.profile
+        feeds = {name: np.ones((2, 7), np.int64) for name in ("input_ids", "attention_mask")}
+        assert program.run(feeds)["last_hidden_state"].shape[:2] == (2, 7)
+        with pytest.raises(contract.StageError, match="outside of the optimization profile"):
+            program.run({name: array[:1] for name, array in feeds.items()})
+        program.close()
+        assert not any("leak" in fault and "blocks" in fault for fault in device.DEVICE.faults)
 
 
 def test_a_mode_that_a_version_lost_is_refused() -> None:
@@ -134,6 +155,29 @@ def test_a_full_device_is_a_clear_failure_and_leaks_nothing(hidden: tuple[str, .
     assert "cudaErrorMemoryAllocation" in said or "out of memory" in said
 
 
+def test_a_stream_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with faked.fakes():
+        from cuda.bindings import runtime
+
+        monkeypatch.setattr(runtime, "cudaStreamCreate", lambda: (runtime.cudaError_t.cudaErrorMemoryAllocation, None))
+        with pytest.raises(RuntimeError, match="cudaStreamCreate: cudaErrorMemoryAllocation"):
+            adapter.Backend().probe()
+        gc.collect()  # what was half made must go without an error of its own
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_failing_run_is_told_though_nothing_can_be_freed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the device is sticky: every call after it fails, and what failed first is the news."""
+    with faked.fakes() as device:
+        from cuda.bindings import runtime
+
+        lost = runtime.cudaError_t.cudaErrorIllegalAddress
+        monkeypatch.setattr(runtime, "cudaStreamSynchronize", lambda stream: (lost,))
+        monkeypatch.setattr(runtime, "cudaFree", lambda memory: (lost,))
+        rows, _ = faked.replay(device, adapter)
+    assert "cudaStreamSynchronize: cudaErrorIllegalAddress (700)" in rows["encoder"].message
+
+
 NAMED, NUMBERED = "8.5.3", "8.4.1"
 MISTAKES = [
     ("no synchronize", "        self.api.synchronize(self.device.stream)\n", "", NAMED, "not synchronized"),
@@ -170,11 +214,14 @@ MISTAKES = [
     ("no explicit batch", "1 << int(flags.EXPLICIT_BATCH) if", "0 if", NAMED, "without EXPLICIT_BATCH"),
     ("no profile", "            config.add_optimization_profile(profile)", "            pass", NAMED,
      "no optimization profile"),
-    ("a profile upside down", '"past": (0, 64, 512)', '"past": (0, 512, 64)', NAMED, "does not fit"),
+    ("a profile upside down", '"past": (0, 64, 512)', '"past": (0, 512, 64)', NAMED, "does not hold"),
     ("TF32 stays on", "        config.clear_flag(trt.BuilderFlag.TF32)\n", "", NAMED, "in tf32"),
     ("names alone", "        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED", "        #", NAMED, "no proof"),
-    ("the workspace is not bounded", "        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)\n", "",
-     NAMED, "set_memory_pool_limit"),
+    ("the workspace is not bounded", "        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
+     "        pass", NAMED, "set_memory_pool_limit"),
+    ("a logger for each part", "        log = self.log ", "        log = _log(self.trt) ", NAMED,
+     "another logger is registered"),
+    ("a logger that is half made", "            trt.ILogger.__init__(self)\n", "", NAMED, "__init__ was not called"),
     ("copies go the other way", "kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice",
      "kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost", NAMED, "copy to the host"),
 ]  # fmt: skip
@@ -205,8 +252,8 @@ try:
     print("probe", backend.probe())
 except contract.Absent as absent:
     print("absent", absent.reason)
-backend.trt = tensorrt_rtx
-print("plan", backend._plan(part, {{"level": 0}}, adapter._log(tensorrt_rtx), adapter.SIZES).nbytes > 1000000)
+backend.trt, backend.log = tensorrt_rtx, adapter._log(tensorrt_rtx)
+print("plan", backend._plan(part, {{"level": 0}}, backend.log, adapter.SIZES).nbytes > 1000000)
 for each in (part, contract.Part("step", {bad.path!r}, (), ())):
     try:
         backend.compile(each, {{"level": 0}})

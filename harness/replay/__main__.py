@@ -103,6 +103,13 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
         worker.answer(backend, probe, golden, request, emit, lambda: None)
     writer.close()
     print(f"{len(outcomes)} rows in {writer.path}; merge and view them with `conform matrix {options.results}`")
+    if backend.missing and any(status == "ABSENT" for status, _ in outcomes) and not any(done for _, done in outcomes):
+        missing = f"{backend.missing.reason}; {backend.missing.remedy}"
+        print(
+            f"error: {selector.text} goes no further than {backend.capabilities.deepest_stage}: {missing}",
+            file=sys.stderr,
+        )
+        return 2
     return verdict.exit_code(outcomes)
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence
 
 from backends.contract import Probe
 from harness.replay import select
@@ -34,6 +34,7 @@ class Found:
     """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set.
 
     ``depth``: the deepest stage that it can reach here; ``missing`` (reason, remedy): what it lacks to go deeper.
+    ``surroundings``: its interpreter, packages and processor, in words.
     """
 
     probe: Optional[Probe] = None
@@ -41,6 +42,7 @@ class Found:
     failure: Optional[Row] = None
     depth: str = "run"
     missing: Optional[Dict[str, str]] = None
+    surroundings: str = ""
 
 
 class Died(Exception):
@@ -59,6 +61,8 @@ class Worker:
         self.selector = selector
         self.limits = limits
         self.python = python or sys.executable
+        self.share: FrozenSet[int] = frozenset()
+        """Processors that the worker may use while others run beside it; empty: all. For the next start."""
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._buffer = b""
         self._log: Any = None
@@ -76,6 +80,8 @@ class Worker:
             self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
+        if self.share and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self._process.pid, self.share)
 
     def _command(self) -> List[str]:
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
@@ -110,7 +116,8 @@ class Worker:
             self.stop()
             return Found(absent=said["absent"])
         if "probe" in said:
-            return Found(probe=Probe(**said["probe"]), depth=said["depth"], missing=said["missing"])
+            deep = {name: said[name] for name in ("surroundings", "depth", "missing")}
+            return Found(probe=Probe(**said["probe"]), **deep)
         log = self._tail()
         self.stop()
         return Found(
@@ -121,6 +128,8 @@ class Worker:
         self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any], alone: bool = True
     ) -> Iterator[Row]:
         """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
+        if self.share:  # some runtimes do not look at what they may use
+            options = {"threads": len(self.share), **options}
         request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
         return self._ask(request, checks)
 

@@ -3,11 +3,12 @@
 The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
 keeps as standard error. Requests: ``{"graph": id, "checks": [...], "series": path, "options": {...},
 "alone": bool}`` for a cell,
-``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers: ``probe`` (with ``depth``, and what
-is ``missing`` to go deeper), ``absent``, ``unknown`` or ``error`` once; then ``beat``, ``row``, and ``done`` after each
-request.
+``{"test": {"name": ..., "model": path, "data": path}}`` for an ONNX node test. Answers: ``probe`` with ``surroundings``,
+``depth`` and what is ``missing`` to go deeper, ``absent``, ``unknown`` or ``error`` once; then ``beat``, ``row``, and
+``done`` after each request.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from backends.contract import Absent, Backend, Probe
 from harness.bundle import Bundle
 from harness.replay import select
 from harness.replay.cell import replay
+from harness.replay.cost import cpu_flags
 from harness.replay.decoder import AdapterError
 from harness.replay.job import Job, one_line
 from harness.replay.node import run_test
@@ -50,7 +52,8 @@ def serve(path: str, selector: select.Selector) -> int:
         _say(wire, error=f"{type(error).__name__}: {one_line(str(error))}{hint}")
         return 0
     missing = {"reason": backend.missing.reason, "remedy": backend.missing.remedy} if backend.missing else None
-    _say(wire, probe=vars(probe), missing=missing, depth=backend.capabilities.deepest_stage)
+    depth = backend.capabilities.deepest_stage
+    _say(wire, probe=vars(probe), surroundings=surroundings(), depth=depth, missing=missing)
     bundle = Bundle(path, verify=False)
     golden = Golden(bundle, probe.precision)
 
@@ -89,6 +92,15 @@ def answer(
         words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
         for check in left:
             emit(Row(check, "ERROR", "run", "other", message=one_line(words), detail={"said": said}))
+
+
+def surroundings() -> str:
+    """Interpreter, packages by their folders' names (which hold the version) and processor."""
+    packages = set()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            packages |= {name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))}
+    return "\n".join([sys.version, os.uname().machine, *cpu_flags(), *sorted(packages)])
 
 
 def _say(wire: TextIO, **answer: Any) -> None:

@@ -8,5 +8,5 @@ NO_IMPORTER: set[str] = set()
 """Operators that TensorRT's parser does not know."""
 ASCENDS = 1
 """Ascend devices that pyACL finds."""
-EXECUTE_CODE = 0
-"""What acl.mdl.execute returns."""
+CODES: dict[str, int] = {}
+"""Calls of pyACL that fail, with what they return. ``rt.memcpy 2`` is one to the host."""

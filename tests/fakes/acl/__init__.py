@@ -73,6 +73,11 @@ class DataBuffer:
         self.address, self.size = address, size
 
 
+def _fails(call: str) -> int:
+    """What a call returns that a test wants to fail: it has then done nothing."""
+    return fake_settings.CODES.get(call, SUCCESS)
+
+
 def init(config: str | None = None) -> int:
     if STATE["init"]:
         return REPEAT_INITIALIZE
@@ -123,6 +128,8 @@ class rt:
     def free(address: int) -> int:
         if any(isinstance(one, DataBuffer) and one.address == address for one in DEVICE.handles.values()):
             DEVICE.fault("free: a data buffer still points at this memory")
+        if _fails("rt.free"):
+            return _fails("rt.free")
         DEVICE.free(address)
         return SUCCESS
 
@@ -137,12 +144,16 @@ class rt:
     def free_host(address: int) -> int:
         if DEVICE.block(address, "free_host").stream != -1:
             DEVICE.fault("free_host: this is device memory")
+        if _fails("rt.free_host"):
+            return _fails("rt.free_host")
         DEVICE.blocks[address].stream = 0
         DEVICE.free(address)
         return SUCCESS
 
     @staticmethod
     def memcpy(to: int, room: int, source: int, size: int, kind: int) -> int:
+        if _fails(f"rt.memcpy {kind}"):
+            return _fails(f"rt.memcpy {kind}")
         target = DEVICE.block(to, "memcpy")
         if size > room or room > len(target.data):
             DEVICE.fault(f"memcpy: {size} bytes, room for {room}, {len(target.data)} are allocated")
@@ -292,6 +303,8 @@ class mdl:
         ]
         if model.current is None:
             DEVICE.fault("execute: set_input_dynamic_dims was not called")
+        if _fails("mdl.execute"):
+            return _fails("mdl.execute")
         shapes = model.current or {}
         model.current, model.last = None if model.gears else shapes, shapes  # a bucket is chosen anew for each run
         feeds = {}
@@ -303,7 +316,7 @@ class mdl:
         for array, block in zip(model.session.run(model.outputs, feeds), blocks[1], strict=True):
             block.data[: array.nbytes] = array.tobytes()
             block.written = array.nbytes
-        return fake_settings.EXECUTE_CODE
+        return SUCCESS
 
 
 def _model(desc: int) -> Model:

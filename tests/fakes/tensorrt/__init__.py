@@ -29,6 +29,9 @@ class ILogger:
         ERROR = 1
         WARNING = 2
 
+    def __init__(self) -> None:
+        self.made = True
+
     def log(self, severity: Any, message: str) -> None:
         raise NotImplementedError
 
@@ -55,7 +58,8 @@ class MemoryPoolType(enum.Enum):
 
 BuilderFlag = enum.IntEnum("BuilderFlag", {"TF32": 7} if MAJOR >= 11 else {"FP16": 0, "TF32": 7})  # type: ignore[misc]
 NetworkDefinitionCreationFlag = enum.IntEnum(  # type: ignore[misc]
-    "NetworkDefinitionCreationFlag", {"STRONGLY_TYPED": 1} if MAJOR >= 11 else {"EXPLICIT_BATCH": 0}
+    "NetworkDefinitionCreationFlag",
+    {**({} if MAJOR >= 11 else {"EXPLICIT_BATCH": 0}), **({"STRONGLY_TYPED": 1} if MAJOR >= 10 else {})},
 )
 ErrorCode = enum.IntEnum("ErrorCode", {"INVALID_NODE": 6, "UNSUPPORTED_NODE": 8})
 
@@ -85,12 +89,22 @@ def _logged(owner: Any, message: str) -> None:
     owner.log(ILogger.Severity.ERROR, message)
 
 
-class Builder(_Owned):
-    def __init__(self, logger: ILogger) -> None:
-        if not isinstance(logger, ILogger):
-            DEVICE.fault("Builder: the logger is no ILogger")
-        super().__init__(logger)
+_ALIVE: Any = weakref.WeakSet()
 
+
+class _Root(_Owned):
+    """A builder or a runtime. While one lives, TensorRT keeps to the logger it was given, and ignores any other."""
+
+    def __init__(self, logger: ILogger) -> None:
+        if not isinstance(logger, ILogger) or not hasattr(logger, "made"):
+            DEVICE.fault(f"{type(self).__name__}: no ILogger, or one whose __init__ was not called")
+        if any(one.owner("logger") is not logger for one in _ALIVE):
+            DEVICE.fault(f"{type(self).__name__}: another logger is registered, and this one will hear nothing")
+        super().__init__(logger)
+        _ALIVE.add(self)
+
+
+class Builder(_Root):
     def create_network(self, flags: int = 0) -> "INetworkDefinition":
         if MAJOR < 10 and not flags & 1:
             DEVICE.fault("create_network: without EXPLICIT_BATCH the ONNX parser refuses the network")
@@ -119,7 +133,7 @@ class Builder(_Owned):
                 and all(isinstance(own, str) or own == size for own, size in zip(inputs[name], shape, strict=True))
                 for shape in given
             )
-            if not fits or not all(low <= usual <= high for low, usual, high in zip(*given, strict=True)):
+            if not fits:
                 return _logged(log, f"{name}: optimization profile {given} does not fit shape {inputs[name]}")
             if fake_settings.REFUSES_EMPTY and 0 in given[0]:
                 return _logged(log, f"{name}: kMIN dimensions in profile 0 must be positive")
@@ -165,6 +179,12 @@ class IOptimizationProfile(_Owned):
         self.shapes: dict[str, Any] = {}
 
     def set_shape(self, name: str, min: Any, opt: Any, max: Any) -> None:
+        if not all(isinstance(shape, tuple) for shape in (min, opt, max)):
+            DEVICE.fault(f"set_shape: {name}: no tuples")
+        if not len(min) == len(opt) == len(max) or not all(
+            0 <= low <= usual <= high for low, usual, high in zip(min, opt, max, strict=True)
+        ):
+            raise ValueError(f"{name}: 0 <= min <= opt <= max does not hold for {min}, {opt}, {max}")
         self.shapes[name] = (min, opt, max)
 
 
@@ -217,7 +237,7 @@ class Plan:
         self.profile = config.profiles[0].shapes if config.profiles else {}
 
 
-class Runtime(_Owned):
+class Runtime(_Root):
     def deserialize_cuda_engine(self, plan: Plan) -> Any:
         if not isinstance(plan, Plan):
             DEVICE.fault("deserialize_cuda_engine: no serialized engine was given")
@@ -276,11 +296,19 @@ class EngineInspector(_Owned):
             return json.dumps({"Layers": [node.name for node in plan.graph.node]})
         kind = "Half" if getattr(BuilderFlag, "FP16", None) in plan.flags else "Float"
         tactic = "sm80_xmma_gemm_f32f32_tf32f32_f32" if BuilderFlag.TF32 in plan.flags else "sm80_xmma_gemm_f32f32"
+        # 11 split the field in two, and tells of inputs and outputs by more than their names.
+        said = {"Format": "Row major linear", "DataType": kind} if MAJOR >= 11 else {"Format/Datatype": kind}
         layers = [
-            {"Name": node.name, "TacticName": tactic, "Outputs": [{"Name": node.output[0], "Format/Datatype": kind}]}
+            {"Name": node.name, "TacticName": tactic, "Outputs": [{"Name": node.output[0], **said}]}
             for node in plan.graph.node
         ]
-        return json.dumps({"Layers": layers})
+        names = [port.name for port in (*plan.graph.input, *plan.graph.output)]
+        ends = (
+            {"I/O Tensors": [{"Name": name, "DataType": "Float"} for name in names]}
+            if MAJOR >= 11
+            else {"Bindings": names}
+        )
+        return json.dumps({"Layers": layers, **ends})
 
 
 class IExecutionContext(_Owned):

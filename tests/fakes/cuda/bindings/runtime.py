@@ -14,6 +14,7 @@ class cudaError_t(enum.IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
     cudaErrorNoDevice = 100
+    cudaErrorIllegalAddress = 700
 
 
 class cudaMemcpyKind(enum.IntEnum):

@@ -1,0 +1,60 @@
+"""Answers of earlier runs that would come out the same, for ``--reuse``; without it everything is asked again.
+
+A run notes, for each runtime, the *condition* of its answers: a hash of the bundle, of the harness and the adapters, and of
+what the worker says of its interpreter, its packages and the processor. What pip does not know of is not in it: drivers, and
+libraries of the system.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from harness.replay.select import ROOT
+from harness.rows import Row, box_name, read
+
+SETTLED = ("PASS", "FAIL", "UNSUPPORTED", "UNVERIFIED", "XFAIL", "XPASS")
+"""What a runtime answered. A crash, a hang, a fault of the box or attempts that differ are asked again."""
+
+
+def sources() -> str:
+    """SHA-256 of whatever in this checkout decides about a row: harness, adapters, expectations."""
+    digest = hashlib.sha256()
+    for folder in ("harness", "backends"):
+        for place in sorted(Path(ROOT, folder).rglob("*")):
+            if place.suffix in (".py", ".toml"):
+                digest.update(f"{place.relative_to(ROOT)}\n".encode() + place.read_bytes())
+    return digest.hexdigest()
+
+
+def condition(*parts: str) -> str:
+    """One hash for all that must be equal. ``parts``: bundle, sources, surroundings."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def name_of(backend: str, version: str) -> str:
+    """How a run's note names a runtime."""
+    return f"{backend}@{version}"
+
+
+def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
+    """The rows, of this box's runs in the folder, of cells that were settled under the same condition; of a cell the newest
+    run counts, even if it settled nothing. Raises RowsError for a damaged rows file."""
+    cells: dict[str, list[Row]] = {}
+    for place in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda one: one.stat().st_mtime):
+        try:
+            noted = json.loads(place.read_text(encoding="utf-8")).get("conditions", {})
+        except (OSError, ValueError, AttributeError):
+            continue  # damaged or gone: not a run to lean on
+        same = {name for name, known in noted.items() if known and known == conditions.get(name)}
+        rows = results / f"{place.parent.name}.jsonl"
+        if not same or not rows.exists():
+            continue
+        found: dict[str, list[Row]] = {}
+        for row in read(str(rows)):
+            if row.cell and name_of(row.backend, row.version) in same:
+                found.setdefault(row.cell, []).append(row)
+        cells.update(found)
+    for answers in cells.values():
+        if all(row.status in SETTLED for row in answers):
+            yield from answers

@@ -1,0 +1,158 @@
+"""TensorRT-RTX, the real package: it parses and builds without a GPU. Where there is one, what was built runs too."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import envs
+from tests import environments, helpers
+
+SETUP = f"""
+import gc
+from dataclasses import replace
+import tensorrt_rtx as trt
+from backends import contract, staged, tensorrt, tensorrt_rtx
+from harness.bundle import Bundle
+bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
+part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
+
+def said(backend, part=part, **options):
+    try:
+        backend.compile(part, options).close()
+    except contract.StageError as error:
+        return f"{{error.stage}} {{error.kind}} {{error.message}}"
+    except staged.Reached as reached:
+        return f"reached {{reached.stage}}"
+    return "ran"
+"""
+
+
+def script(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "CONFORM_ENGINES": str(tmp_path / "engines")}
+    command = [environments.python("tensorrt-rtx"), "-c", SETUP + text]
+    return subprocess.run(command, cwd=helpers.ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[dict[str, Any]]]]:
+    """Exit code, output and rows of the same run twice: opsets 10 and 11, both layouts."""
+    place, python = tmp_path_factory.mktemp("rtx"), environments.python("tensorrt-rtx")
+    wish = ("--backend=tensorrt_rtx", f"--backend-python={python}", "--opset=10-11", "-k", "artifact or encoder")
+    done = [helpers.conformance(place / name, *wish, CONFORM_ENGINES=str(place / "engines")) for name in ("one", "two")]
+    return [
+        (one.returncode, one.stdout, helpers.rows_in(place / name))
+        for one, name in zip(done, ("one", "two"), strict=True)
+    ]
+
+
+def _stages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for row in rows for one in row["detail"].get("stages", [])]
+
+
+def test_every_layout_is_built(runs: Any, valid: Any) -> None:
+    code, said, rows = runs[0]
+    valid(rows)
+    found = {(row["opset"], row["layout"]): row for row in rows if row["check"] == "encoder"}
+    for layout in ("split", "unified"):
+        refused, built = found[(10, layout)], found[(11, layout)]
+        assert (refused["status"], refused["stage"], refused["kind"]) == ("UNSUPPORTED", "parse", "operator")
+        if built["device"] != "no-gpu":
+            assert (built["status"], code) == ("PASS", 0)
+            continue
+        assert (built["status"], built["stage"], built["kind"], built["compared"]) == ("ABSENT", "build", "built", 0)
+        assert "not run: " in built["message"]
+        assert code == 4
+        assert "🔨" in said
+        assert "tensorrt_rtx was built and not run: " in said
+    sizes = [one["bytes"] for one in _stages(rows) if one["stage"] == "build"]
+    assert len(sizes) == 5
+    assert min(sizes) > 1_000_000
+    assert any("Engine generation completed" in line for one in _stages(rows) for line in one.get("log", []))
+
+
+def test_a_second_run_builds_nothing(runs: Any) -> None:
+    first, second = (_stages([row for row in run[2] if row["opset"] == 11]) for run in runs)
+    # The step part of both layouts is one file: the first run built it once.
+    assert [one.get("cached", False) for one in first if one["stage"] == "build"].count(True) == 1
+    assert {one["stage"] for one in second} <= {"build", "load", "run"}
+    assert all(one["cached"] for one in second if one["stage"] == "build")
+    took = [sum(one["seconds"] for one in run if one["stage"] == "build") for run in (first, second)]
+    assert took[1] < took[0] / 2
+
+
+def test_what_cannot_be_loaded_is_a_load_error_and_not_a_crash(tmp_path: Path) -> None:
+    """Deserializing gives None where there is no GPU, and for bytes that are no engine."""
+    done = script(tmp_path, """
+backend = tensorrt_rtx.Backend()
+here = backend.probe().device
+backend.capabilities = replace(backend.capabilities, deepest_stage="run")
+print("fresh", said(backend))
+print("kept", said(backend))
+backend.build = lambda *given: b"no engine"
+print("no engine", said(backend, other=1))
+print(here)
+""")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    fresh, kept, no_engine, device = done.stdout.splitlines()
+    if device == "no-gpu":
+        assert fresh.startswith("fresh load other IRuntime::deserializeCudaEngine")
+        assert "to build it again" not in fresh
+        assert kept.startswith("kept load other IRuntime::deserializeCudaEngine")
+        assert "the engine was kept by an earlier run, delete " in kept
+    else:
+        assert (fresh, kept) == ("fresh ran", "kept ran")
+    assert no_engine.startswith("no engine load other ")
+
+
+def test_a_network_without_a_profile_is_a_build_error(tmp_path: Path) -> None:
+    done = script(tmp_path, """
+backend = tensorrt_rtx.Backend()
+backend.probe()
+fixed = tuple(replace(port, shape=(1,) * len(port.shape)) for port in part.inputs)
+print(said(backend, replace(part, inputs=fixed)))
+""")  # fmt: skip
+    assert done.stdout.startswith("build shape "), done.stdout + done.stderr[-2000:]
+    assert "no optimization profile has been defined" in done.stdout
+
+
+def test_precisions_that_it_has_and_lacks(tmp_path: Path) -> None:
+    done = script(tmp_path, """
+for mode in tensorrt_rtx.Backend.modes:
+    backend = tensorrt_rtx.Backend(mode)
+    print(mode, backend.probe().precision, said(backend))
+""")  # fmt: skip
+    fp32, tf32, fp16 = done.stdout.splitlines()
+    for line, mode in ((fp32, "fp32"), (tf32, "tf32")):
+        assert line in (f"{mode} {mode} reached build", f"{mode} {mode} ran"), done.stderr[-2000:]
+    assert fp16.startswith("fp16 fp16 build dtype ")
+    assert "precision is the graph's" in fp16
+
+
+def test_the_parser_outlives_no_network(tmp_path: Path) -> None:
+    """The package's own trap, and that the adapter does not step into it, whenever Python collects."""
+    trap = script(tmp_path, """
+log = trt.Logger(trt.ILogger.Severity.ERROR)
+parser = trt.OnnxParser(trt.Builder(log).create_network(0), log)
+gc.collect()
+parser.parse_from_file(part.path)
+""")  # fmt: skip
+    assert trap.returncode == -11, "no segfault any more: this trap can go, and the words of the adapter with it"
+    done = script(tmp_path, """
+gc.set_threshold(1)
+backend = tensorrt_rtx.Backend()
+backend.probe()
+print(said(backend))
+""")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() in ("reached build", "ran")
+
+
+def test_its_environment_is_in_the_registry() -> None:
+    (entry,) = envs.matching("tensorrt_rtx@1.7.1")
+    wanted = [f"{entry.package}=={entry.version}", *entry.pins]
+    assert f"tensorrt-rtx-cu12=={entry.version}" in environments.PACKAGES["tensorrt-rtx"]
+    # Its package asks for these two by hand, of the same version.
+    for name in ("bindings", "libs"):
+        assert f"tensorrt-rtx-cu12-{name}=={entry.version}" in wanted
