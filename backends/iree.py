@@ -44,7 +44,8 @@ class Backend(staged.Staged):
             import iree.compiler.extras.onnx_importer
             import iree.runtime  # noqa: F401
         except ImportError as error:
-            raise contract.not_imported("iree-base-compiler[onnx]' 'iree-base-runtime", error) from error
+            install = "pip install 'iree-base-compiler[onnx]' iree-base-runtime"
+            raise contract.Absent(f"iree cannot be imported: {error}", install) from error
         self.toolkit = metadata.version("iree-base-compiler")
         self.found = contract.Probe(metadata.version("iree-base-runtime"), "cpu", "fp32")
         return self.found
