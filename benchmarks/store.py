@@ -1,7 +1,7 @@
 """What a year of nights costs: ``python -m benchmarks.store [--nights 365] [--columns 20] [--cells 500]``.
 
 Generated rows, a column a box: every night but the last compacted, the last in JSONL. Each figure is of a command of its
-own, held to two cores: seconds of wall time, and peak memory, what its processes share counted for each of them.
+own, held to two cores: seconds of wall time, and peak memory of all its processes, what they share counted once.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -115,10 +116,18 @@ def report(folder: Path) -> str:
 def measured(job: object, folder: Path) -> None:
     began = time.perf_counter()
     says = job(folder)  # type: ignore[operator]
-    seconds, used = time.perf_counter() - began, [resource.getrusage(who) for who in (
-        resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]  # fmt: skip
-    busy, peak = (sum(one.ru_utime + one.ru_stime for one in used), sum(one.ru_maxrss for one in used) / 2**20)
-    print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {peak:.2f} GiB ({says})", flush=True)  # type: ignore[attr-defined]
+    seconds = time.perf_counter() - began
+    busy = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {says}", end="", flush=True)  # type: ignore[attr-defined]
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process and its children hold now, those that they share once."""
+    try:
+        process = psutil.Process(pid)
+        return sum(one.memory_full_info().pss for one in (process, *process.children()))
+    except psutil.Error:
+        return 0  # it has just ended
 
 
 def main() -> int:
@@ -141,9 +150,13 @@ def main() -> int:
         for job in (changes, report):
             process = get_context("spawn").Process(target=measured, args=(job, folder))
             process.start()
-            process.join()
+            peak = 0
+            while process.is_alive():
+                peak = max(peak, memory(process.pid))
+                process.join(0.25)
             if process.exitcode:
                 return 1
+            print(f", {peak / 2**30:.2f} GiB")
     return 0
 
 

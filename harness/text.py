@@ -3,6 +3,8 @@
 import copy
 import hashlib
 import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -145,7 +147,7 @@ def saved_ids(scorer: Scorer, tokens_row: Row, results: str) -> list[np.ndarray]
     try:
         with np.load(place, allow_pickle=False) as saved:
             ids = np.split(saved["tokens"], saved["token_starts"][1:-1])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"the hypotheses cannot be read from {place} ({error})") from error
     if len(ids) != len(scorer.bundle.rows):
         raise ValueError(f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")

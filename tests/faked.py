@@ -49,7 +49,7 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
 
 def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.ModuleType:
     """``backends/NAME.py`` and what it uses, each key of ``mistakes`` replaced by its value."""
-    stems = (*USED[name], name)
+    stems = (*USED.get(name, ()), name)
     sources = {stem: (helpers.ROOT / "backends" / f"{stem}.py").read_text(encoding="utf-8") for stem in stems}
     for right, wrong in (mistakes or {}).items():
         stem = next((stem for stem, source in sources.items() if right in source), None)

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from harness import cli
+from harness import cli, commands
 from harness.replay import select
 from tests import helpers
 

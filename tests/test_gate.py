@@ -350,11 +350,13 @@ def test_a_loss_that_may_be_chance_passes_and_is_said(real: Path) -> None:
 def test_text_that_cannot_be_judged_fails(real: Path) -> None:
     ((what, said),) = reasons(judge_text(real, "loss = { fp16 = 0.2 }"))
     assert (what, said) == ("text", "the policy has no budget of text for fp32")
-    for place in real.glob("*/*unified*.tokens.npz"):
-        place.unlink()
-    ((what, said),) = reasons(judge_text(real, "loss = { fp32 = 0.2 }"))
-    assert what == "text"
-    assert said.startswith("the hypotheses cannot be read from ")
+    (place,) = real.glob("*/*unified*.tokens.npz")
+    whole = place.read_bytes()
+    for damaged in (whole[:-100], whole[:100] + bytes(100) + whole[200:], b"", None):
+        place.write_bytes(damaged) if damaged is not None else place.unlink()
+        ((what, said),) = reasons(judge_text(real, "loss = { fp32 = 0.2 }"))
+        assert what == "text"
+        assert said.startswith("the hypotheses cannot be read from ")
     for place in real.glob("*.jsonl"):
         place.write_text(place.read_text().replace("tiny-marian-en-zh@", "mine@"))
     ((what, said),) = reasons(judge_text(real, "loss = { fp32 = 0.2 }"))
