@@ -134,7 +134,7 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_backends", interrupted)
+    monkeypatch.setattr(commands, "backends", interrupted)
     assert cli.main(["backends"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
