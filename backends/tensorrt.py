@@ -6,7 +6,7 @@ docs.nvidia.com/deeplearning/tensorrt, Python API of 8.4, 8.5, 8.6, 10 and 11, a
 
 import json
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, ClassVar, Dict, List, Optional
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from backends import contract, cuda
 
 # Least, usual and largest size of each dynamic dimension: the optimization profile. Marian has 512 positions.
 SIZES = {"batch": (1, 8, 64), "source": (1, 64, 512), "past": (0, 64, 512)}
+FASTER = {"tf32": "platform_has_tf32", "fp16": "platform_has_fast_fp16"}
 INSTALL = "pip install tensorrt; on a Jetson it comes with JetPack, make the venv with --system-site-packages"
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT32": "int32", "INT64": "int64", "INT8": "int8", "BOOL": "bool"}
 REFUSALS = [("datatype", "dtype"), ("data type", "dtype"), ("opset", "opset"), ("ir version", "ir")]
@@ -25,7 +26,7 @@ class Backend(contract.Backend):
     """One GPU; every layer of an engine runs on it."""
 
     capabilities = contract.Capabilities(knobs={"builder_optimization_level=0": {"level": 0}})
-    modes = ("fp32", "tf32", "fp16")
+    modes = ("fp32", *FASTER)
 
     def probe(self) -> contract.Probe:
         try:
@@ -38,9 +39,8 @@ class Backend(contract.Backend):
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
         log = self.log  # one for all parts: TensorRT keeps to the first that it was given
         log.said.clear()
-        # A version that refuses an empty cache may still build for longer ones.
         grows = any("past" in port.shape for port in part.inputs)
-        for least in (0, 1) if grows else (0,):
+        for least in (0, 1) if grows else (0,):  # a version that refuses an empty cache may build for longer ones
             plan = self._plan(part, options, log, {**SIZES, "past": (least, *SIZES["past"][1:])})
             if plan:
                 break
@@ -65,7 +65,9 @@ class Backend(contract.Backend):
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)  # an Orin's is the CPU's memory too
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector gives names alone
         config.clear_flag(trt.BuilderFlag.TF32)
-        if self.provider in ("tf32", "fp16"):
+        if self.provider in FASTER:
+            if not getattr(builder, FASTER[self.provider], True):  # 11 asks no more
+                raise contract.StageError("build", "dtype", f"{self.gpu.name} has no {self.provider}")
             flag = getattr(trt.BuilderFlag, self.provider.upper(), None)
             if flag is None:
                 words = f"TensorRT {trt.__version__} types networks strongly: precision is the graph's, no flag's"
@@ -86,9 +88,7 @@ def _log(trt: Any) -> Any:
     """A logger that keeps what a refusal says: the API itself only returns nothing."""
 
     class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.said = []  # type: List[str]
+        said: ClassVar[List[str]] = []
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):

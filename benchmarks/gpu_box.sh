@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:?give the folder for the rows, e.g. results-gpu}
 opsets=${2:-17}
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || {
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || {
     echo "no NVIDIA GPU on this box: nvidia-smi does not answer" >&2
     exit 2
 }

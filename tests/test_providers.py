@@ -122,8 +122,8 @@ def test_what_the_cpu_does_beside_a_provider_is_in_the_device(tmp_path: Path, ha
 
 def test_a_part_of_fixed_sizes_runs_whole_on_the_emulated_npu(tmp_path: Path) -> None:
     """QNN takes a graph without dynamic dimensions whole: no node is left to the CPU, and the numbers are those of fp16."""
-    encoder = helpers.golden().bundle.graphs[0].part("encoder")
-    part = helpers.fixed(encoder, tmp_path, batch=2, source=7)
+    graph = next(one for one in helpers.golden().bundle.graphs if one.id == "torchscript/split/fp32/op17")
+    part = helpers.fixed(graph.part("encoder"), tmp_path, batch=2, source=7)
     device, evidence, gap = _in("qnn", _FIXED.format(path=part.path))
     assert device == "simulator-qnn-htp"
     assert evidence.startswith("simulator-qnn-htp assignment info: QNNExecutionProvider ")
@@ -166,6 +166,23 @@ def test_a_box_without_the_hardware_says_so_at_once(tmp_path: Path, backend: str
     )
     assert beside.returncode == 0, beside.stdout[-2000:]
     assert f"⬜ {backend}: {reason}" in " ".join(beside.stdout.split())
+
+
+MODES = [("tensorrt:int4", "its modes: fp32, tf32, fp16"), ("cann:foo", "its modes: fp32, force_fp32, fp16, mixed"),
+         ("reference:cpu", "it has none")]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend, has", MODES)
+def test_a_mode_that_an_adapter_does_not_have_is_bad_input(tmp_path: Path, backend: str, has: str) -> None:
+    """It is no absence: neither hardware nor --allow-absent would help."""
+    said = f"--backend={backend}: there is no mode {backend.partition(':')[2]!r}; {has}"
+    run = helpers.conformance(tmp_path / "results", f"--backend={backend}", "--allow-absent")
+    assert (run.returncode, said in run.stderr) == (4, True), run.stderr
+    assert not (tmp_path / "results").exists()
+    alone = helpers.run(
+        "harness.replay", str(helpers.EMBEDDED), "--backend", backend, "--results", str(tmp_path / "rows")
+    )
+    assert (alone.returncode, alone.stderr) == (2, f"error: {said}\n")
 
 
 def test_rows_of_a_fake_enter_no_matrix() -> None:

@@ -12,6 +12,7 @@ from onnx import helper as make
 
 from backends import contract
 from backends import tensorrt as adapter
+from harness.judge import verdict
 from tests import environments, faked, helpers
 
 VERSIONS = ("8.4.1", "8.5.3", "8.6.1", "10.3.0", "11.4.0")
@@ -93,6 +94,17 @@ def test_a_mode_that_a_version_lost_is_refused() -> None:
         with pytest.raises(contract.StageError, match="types networks strongly") as caught:
             backend.compile(_part("encoder"), {})
     assert (caught.value.stage, caught.value.kind) == ("build", "dtype")
+
+
+@pytest.mark.parametrize("word", ["tf32", "fp16"])
+def test_a_precision_that_the_gpu_lacks_is_unsupported(word: str) -> None:
+    """A builder takes the flag all the same, and builds in float32."""
+    with faked.fakes(VERSION="8.5.3", PRECISIONS={"tf32", "fp16"} - {word}):
+        backend = adapter.Backend(word)
+        backend.probe()
+        with pytest.raises(contract.StageError, match=f"fake-orin has no {word}") as caught:
+            backend.compile(_part("encoder"), {})
+    assert verdict.of_refusal(caught.value.stage, caught.value.kind) == "UNSUPPORTED"
 
 
 def test_a_builder_that_refuses_an_empty_cache_builds_for_longer_ones() -> None:
@@ -221,7 +233,8 @@ MISTAKES = [
      "        pass", NAMED, "set_memory_pool_limit"),
     ("a logger for each part", "        log = self.log ", "        log = _log(self.trt) ", NAMED,
      "another logger is registered"),
-    ("a logger that is half made", "            trt.ILogger.__init__(self)\n", "", NAMED, "__init__ was not called"),
+    ("a logger that is half made", "        said: ClassVar", "        __init__ = object.__init__\n        said: ClassVar",
+     NAMED, "__init__ was not called"),
     ("copies go the other way", "kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice",
      "kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost", NAMED, "copy to the host"),
 ]  # fmt: skip

@@ -105,6 +105,10 @@ class _Root(_Owned):
 
 
 class Builder(_Root):
+    if MAJOR < 11:
+        platform_has_tf32 = property(lambda self: "tf32" in fake_settings.PRECISIONS)
+        platform_has_fast_fp16 = property(lambda self: "fp16" in fake_settings.PRECISIONS)
+
     def create_network(self, flags: int = 0) -> "INetworkDefinition":
         if MAJOR < 10 and not flags & 1:
             DEVICE.fault("create_network: without EXPLICIT_BATCH the ONNX parser refuses the network")
