@@ -22,6 +22,7 @@ class Backend(staged.Staged, tensorrt.Backend):
         except ImportError as error:
             raise contract.Absent(f"tensorrt_rtx cannot be imported: {error}", INSTALL) from error
         self.trt, device = trt, "no-gpu"
+        self.log = _log(self)  # one for all parts, as in ``tensorrt``
         try:
             self.gpu = cuda.Device(cuda.find())
             device = self.gpu.name
@@ -32,32 +33,31 @@ class Backend(staged.Staged, tensorrt.Backend):
         return self.found
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> Any:
-        """The log. ``build`` reads the file again, a hundredth of its work, in the code of ``tensorrt``. Both hold the
-        network for as long as its parser: one without it segfaults."""
-        log = _log(self)
-        builder = self.trt.Builder(log)
+        """Refusals alone: ``build`` reads the file again, a hundredth of its work, in the code of ``tensorrt``. Both hold
+        the network for as long as its parser: one without it segfaults."""
+        self.log.said.clear()
+        builder = self.trt.Builder(self.log)
         network = builder.create_network(0)
-        tensorrt._parse(self.trt, network, part.path, log)
-        return log
+        tensorrt._parse(self.trt, network, part.path, self.log)
 
     def build(self, parsed: Any, part: contract.Part, options: Dict[str, Any]) -> bytes:
-        plan = self._plan(part, options, parsed, tensorrt.SIZES)
+        plan = self._plan(part, options, self.log, tensorrt.SIZES)
         if plan is None:
-            raise contract.refusal("build", parsed.said, tensorrt.REFUSALS)
+            raise contract.refusal("build", self.log.said, tensorrt.REFUSALS)
         return bytes(plan)
 
     def load(
         self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
     ) -> contract.Program:
-        log = parsed or _log(self)
-        runtime = self.trt.Runtime(log)
+        self.log.said.clear()
+        runtime = self.trt.Runtime(self.log)
         with open(engine.path, "rb") as stream:
             made = runtime.deserialize_cuda_engine(stream.read())  # None where there is no GPU, or not this engine's
         context = made and made.create_execution_context()
         if not context:
-            raise contract.refusal("load", log.said, tensorrt.REFUSALS)
+            raise contract.refusal("load", self.log.said, tensorrt.REFUSALS)
         least, _, most = tensorrt.SIZES["past"]
-        return tensorrt._Program(self, [context, made, runtime, log], f", built for caches of {least} to {most}")
+        return tensorrt._Program(self, [context, made, runtime, self.log], f", built for caches of {least} to {most}")
 
 
 def _log(backend: Backend) -> Any:

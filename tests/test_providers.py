@@ -38,9 +38,9 @@ def test_openvino_is_a_column_with_proved_placement(openvino: Any) -> None:
     assert {row["cell"] for row in rows.values()} == {
         "ort:openvino@1.24.1/openvino-cpu/torchscript/split/fp32/op17"
     }  # fmt: skip
-    proofs = dict(rows["placement"]["detail"])
-    assert proofs.pop("precision") == {"requested": "fp32", "effective": ["fp32"]}
-    for part, evidence in proofs.items():
+    told = rows["placement"]["detail"]
+    assert told.pop("precision") == {"requested": "fp32", "effective": ["fp32"]}
+    for part, evidence in told.items():
         assert evidence.startswith("assignment info: OpenVINOExecutionProvider "), (part, evidence)
         assert "INFERENCE_PRECISION_HINT" in evidence
         assert "CPUExecutionProvider" not in evidence
@@ -117,9 +117,9 @@ def test_what_the_cpu_does_beside_a_provider_is_in_the_device(tmp_path: Path, ha
         "ort:qnn_mixed@1.32.0/simulator-qnn-htp+cpu/torchscript/split/fp16/op17"
     }
     assert rows["kv_values"]["compared"] > 10_000
-    proofs = dict(rows["placement"]["detail"])
-    assert proofs.pop("precision") == {"requested": "fp16", "effective": ["fp16"]}
-    for evidence in proofs.values():
+    told = rows["placement"]["detail"]
+    assert told.pop("precision") == {"requested": "fp16", "effective": ["fp16"]}
+    for evidence in told.values():
         assert "CPUExecutionProvider" in evidence
         assert "QNNExecutionProvider" in evidence
 

@@ -111,9 +111,10 @@ def test_a_network_without_a_profile_is_a_build_error(tmp_path: Path) -> None:
 backend = tensorrt_rtx.Backend()
 backend.probe()
 fixed = tuple(replace(port, shape=(1,) * len(port.shape)) for port in part.inputs)
+print(said(backend))  # the library keeps to the first logger that it was given
 print(said(backend, replace(part, inputs=fixed)))
 """)  # fmt: skip
-    assert done.stdout.startswith("build shape "), done.stdout + done.stderr[-2000:]
+    assert "\nbuild shape " in done.stdout, done.stdout + done.stderr[-2000:]
     assert "no optimization profile has been defined" in done.stdout
 
 
