@@ -151,8 +151,7 @@ def not_imported(package: str, error: ImportError) -> Exception:
 
 def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
     """The kind of the first (fragment, kind) whose fragment stands in ``message``, else ``other``."""
-    low = message.lower()
-    return next((kind for fragment, kind in patterns if fragment.lower() in low), "other")
+    return next((kind for fragment, kind in patterns if fragment.lower() in message.lower()), "other")
 
 
 def refusal(stage: str, said: List[str], patterns: List[Tuple[str, str]]) -> StageError:

@@ -43,7 +43,7 @@ def page(python: str | None) -> str:
 
 
 def _ask(name: str, python: str | None) -> Found:
-    worker = Worker(str(EMBEDDED), select.parse(name), Limits(silence=60), python)
+    worker = Worker(str(EMBEDDED), select.parse(name), Limits(), python)
     try:
         return worker.probe()
     finally:
