@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from functools import cached_property
@@ -145,7 +145,7 @@ def read_loose(path: Path, detail: bool) -> Loose:
         )
     with path.open("rb") as stream:
         stream.seek(-1 if stat.st_size else 0, os.SEEK_END)
-        cut = stream.read() not in (b"\n", b"")
+        cut = path.suffix != ".gz" and stream.read() not in (b"\n", b"")
     times = pc.strptime(pa.array(columns.pop("time"), pa.string()), STAMP, "ms", error_is_null=True)
     if times.null_count:
         raise RowsError(f"{path}: a row's time is not UTC such as 2026-11-30T02:00:00Z; mend it or copy the file again")
@@ -185,12 +185,11 @@ class Store:
 
     def __init__(self, places: Iterable[Any], detail: bool = True, say: Callable[[str], None] = note) -> None:
         self.places = [Path(place) for place in places]
-        self.pieces: list[Piece] = []
         loose: list[Loose] = []
-        for path in self._files(".parquet"):
-            self.pieces.append(inspect(path))
+        pieces, lines = self._files()
+        self.pieces = [inspect(path) for path in pieces]
         covered = {(piece.path.parent, *item) for piece in self.pieces for item in piece.sources.items()}
-        for path in self._files(".jsonl"):
+        for path in lines:
             if path.is_file() and (path.parent, path.name, path.stat().st_size) in covered:
                 continue
             loose.append(read_loose(path, detail))
@@ -208,15 +207,19 @@ class Store:
                 f"{', '.join(map(str, self.places))}: no rows; run pytest --backend=NAME --results DIR first"
             )
 
-    def _files(self, suffix: str) -> Iterator[Path]:
-        """Files of that kind; pieces of equal name hold equal rows, wherever they lie."""
-        names = set()
+    def _files(self) -> tuple[list[Path], list[Path]]:
+        """Pieces, and files of JSON lines. Pieces of equal name hold equal rows, wherever they lie: one of them is read."""
+        pieces: dict[str, Path] = {}
+        lines = []
         for place in self.places:
-            for path in sorted(place.glob(f"*{suffix}")) if place.is_dir() else [place]:
-                if path.suffix == suffix or (suffix == ".jsonl" and path.suffix != ".parquet"):
-                    if suffix != ".parquet" or path.name not in names:
-                        yield path
-                    names.add(path.name)
+            if not place.exists():
+                raise RowsError(f"{place}: no such folder or file; give a results folder")
+            for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+                if path.suffix == ".parquet":
+                    pieces.setdefault(path.name, path)
+                elif path is place or path.name.endswith((".jsonl", ".jsonl.gz")):
+                    lines.append(path)
+        return list(pieces.values()), lines
 
     @cached_property
     def _overlapping(self) -> set[str]:

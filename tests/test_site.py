@@ -384,6 +384,11 @@ def conform(*arguments: object) -> int:
     return cli.main(["report", *map(str, arguments)])
 
 
+def test_no_such_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform(tmp_path / "nowhere", "--out", tmp_path / "site") == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder or file; give a results folder\n"
+
+
 def test_no_rows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results").mkdir()
     assert conform(tmp_path / "results", "--out", tmp_path / "site") == 2

@@ -1,6 +1,7 @@
 """The store: rows of many boxes and nights, JSONL and Parquet alike, each row once and none lost."""
 
 import fcntl
+import gzip
 import json
 import math
 import os
@@ -228,6 +229,16 @@ def test_a_last_line_cut_short_is_said_and_the_file_kept(tmp_path: Path, capsys:
     assert said[-1] == f"{path}: the last line is cut short; its 9 whole rows are read, the file is kept"
     assert path.exists()
     assert len(store.load([tmp_path], say=said.append)) == 9
+
+
+def test_compressed_rows_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = nights.write(tmp_path, 0, *nights.cell())
+    was = identity(store.load([tmp_path]))
+    (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert identity(store.load([tmp_path])) == was
+    path.unlink()
+    assert identity(store.load([tmp_path])) == was
+    assert capsys.readouterr().err == "", "and whole"
 
 
 def test_a_newer_schema_is_left_alone_and_stops_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
