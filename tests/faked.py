@@ -49,8 +49,7 @@ def fakes(hidden: tuple[str, ...] = (), **settings: Any) -> Iterator[types.Modul
 
 def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.ModuleType:
     """``backends/NAME.py`` and what it uses, each key of ``mistakes`` replaced by its value."""
-    used = USED.get(name, ())
-    stems = (*used, name)
+    stems = (*USED.get(name, ()), name)
     sources = {stem: (helpers.ROOT / "backends" / f"{stem}.py").read_text(encoding="utf-8") for stem in stems}
     for right, wrong in (mistakes or {}).items():
         stem = next((stem for stem, source in sources.items() if right in source), None)
@@ -60,7 +59,7 @@ def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.Modul
     for stem, source in sources.items():
         modules[stem] = types.ModuleType(f"mutated_{stem}")
         exec(compile(source, f"{stem}.py", "exec"), modules[stem].__dict__)
-    for stem in used:
+    for stem in stems[:-1]:
         setattr(modules[name], stem, modules[stem])
     return modules[name]
 

@@ -41,7 +41,9 @@ def follow(command: str, checkout: Path, *more: str) -> str:
     """Output of one of the page's commands, which must succeed."""
     program, *arguments = shlex.split(command)
     assert program == "pytest"
-    done = helpers.run("pytest", *arguments, *more, "-p", "no:cacheprovider", cwd=checkout, PYTHONPATH=str(checkout))
+    done = helpers.run(
+        "pytest", *arguments, *more, "-p", "no:cacheprovider", cwd=checkout, timeout=900, PYTHONPATH=str(checkout)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
