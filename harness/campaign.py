@@ -137,14 +137,14 @@ class Campaign:
 
     def _take_up(self, rows: Iterable[Row]) -> None:
         """Rows of earlier runs are answers to what is asked; a later attempt replaces an earlier one."""
-        targets = {target.selector.name: target for target in self.targets}
+        targets = {(one.selector.name, one.probe.version): one for one in self.targets if one.probe}
         found: dict[tuple[str, str], Row] = {}
         for row in rows:
             if row.check in self._asked.get(row.cell, ()) and row.check not in self._answers.get(row.cell, ()):
                 found[row.cell, row.check] = row
         for (cell, check), row in found.items():
             self._answers.setdefault(cell, {})[check] = row
-            self._count(row, targets[row.backend])
+            self._count(row, targets[row.backend, row.version])
 
     def questions(self) -> list[Question]:
         """Everything that can be asked, cell after cell."""

@@ -72,20 +72,24 @@ def registry(place: Path = REGISTRY) -> list[Entry]:
 
 
 def matching(text: str) -> list[Entry]:
-    """Entries of ``ort@1.10``, ``ort-1.10`` (as tox writes it), ``ort@all``, ``ort`` or ``all``. Raises UnknownBackend."""
+    """Entries of ``ort@1.10``, ``ort-1.10`` (as tox writes it), ``ort@all`` or ``all``. Raises UnknownBackend."""
     backend, _, version = select.spelled(text).partition("@")
     known = registry()
     if text == "all":
         return known
     family = [entry for entry in known if entry.backend == backend]
-    if version in ("", "all"):
+    if not version:  # an unset variable must not mean everything
+        found = []
+    elif version == "all":
         found = family
     else:
         found = [entry for entry in family if (entry.version + ".").startswith(version + ".")][-1:]
     if not found:
         has = ", ".join(entry.version for entry in family) or f"no {backend}"
         where = Path(os.path.relpath(REGISTRY)).as_posix()
-        raise select.UnknownBackend(f"{text}: the registry has {has}; another version is one more line in {where}")
+        raise select.UnknownBackend(
+            f"{text}: give NAME@VERSION or NAME@all; the registry has {has}; another version is one more line in {where}"
+        )
     return found
 
 

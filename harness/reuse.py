@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.replay.select import ROOT
-from harness.rows import Row, box_name, read
+from harness.rows import Row, box_name, contradiction, read
 
 SETTLED = ("PASS", "FAIL", "UNSUPPORTED", "UNVERIFIED", "XFAIL", "XPASS")
 """What a runtime answered. A crash, a hang, a fault of the box or attempts that differ are asked again."""
@@ -52,9 +52,15 @@ def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
             continue
         found: dict[str, list[Row]] = {}
         for row in read(str(rows)):
-            if row.cell and name_of(row.backend, row.version) in same:
+            if row.cell and row.box == box_name() and name_of(row.backend, row.version) in same:
                 found.setdefault(row.cell, []).append(row)
         cells.update(found)
     for answers in cells.values():
-        if all(row.status in SETTLED for row in answers):
-            yield from answers
+        last = {row.check: row for row in answers}.values()
+        if all(map(_is_settled, last)):
+            yield from last
+
+
+def _is_settled(row: Row) -> bool:
+    confirmed = row.status != "FAIL" or row.attempt > 1  # a run may have been killed between the two attempts
+    return row.status in SETTLED and confirmed and not contradiction(row)

@@ -77,6 +77,20 @@ def seen_status(row: Row) -> str:
     return str(row.detail["expected"]["seen"]) if row.status in ("XFAIL", "XPASS") else row.status
 
 
+def contradiction(row: Row) -> str:
+    """Why a row that says PASS is none by its own figures; empty when it is one, or says something else. No run writes
+    such a row, but a file can be edited."""
+    if seen_status(row) != "PASS":
+        return ""
+    if row.compared <= 0:
+        return f"{row.check} says PASS and compared nothing"
+    if row.value is not None and not math.isfinite(row.value):
+        return f"{row.check} says PASS with the value {row.value}"
+    if row.value is not None and row.bound is not None and row.value > row.bound:
+        return f"{row.check} says PASS with the value {row.value:.3g} over its bound {row.bound:.3g}"
+    return ""
+
+
 def depth(rows: Iterable[Row]) -> str:
     """The deepest stage that cells of one device reached: parsed, built, simulated or ran; else where they were refused."""
     rows = [row for row in rows if row.check != "artifact"]

@@ -222,11 +222,15 @@ def _verdicts(both: pd.DataFrame, past: History) -> Iterable[Change]:
     differ = (both["seen"] != both["seen_old"]) | (both["status"] != both["status_old"])
     differ |= both["reason"] != both["reason_old"]
     began = _since(past)
-    for row in both[
-        ~differ & (both["seen"] == "PASS") & (both["compared"] <= 0) & (both["compared_old"] > 0)
-    ].itertuples():
-        yield Change("failing", row.cell, row.box, f"PASS over nothing, {row.compared_old:,} elements were compared", True,
-                     (row.check,), command=row.command)  # fmt: skip
+    passed = both["seen"] == "PASS"
+    nothing = passed & (both["compared"] <= 0) & (differ | (both["compared_old"] > 0))
+    over = passed & (both["value"] > both["bound"]).fillna(False)
+    for row in both[nothing | over].itertuples():
+        said = f"PASS with the value {row.value:.3g} over its bound {row.bound:.3g}"
+        if row.compared <= 0:
+            said = f"PASS over nothing, {row.compared_old:,} elements were compared"
+        yield Change("failing", row.cell, row.box, said, True, (row.check,), command=row.command)
+    differ &= ~(nothing | over)
     for row in both[differ].itertuples():
         group, worse = _kind(row)
         said = f"{_called(row.status_old, row.kind_old)} → {_called(row.status, row.kind)}"

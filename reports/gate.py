@@ -18,7 +18,7 @@ import numpy as np
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import completed
-from harness.rows import Row, RowsError, is_fake, seen_status
+from harness.rows import Row, RowsError, contradiction, is_fake, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
 from reports.diff import escaped
@@ -329,11 +329,12 @@ def _verdict_of(row: Row) -> Iterator[Reason]:
         said = f"{row.check} {row.status}{where}: {row.message}".removesuffix(": ")
     if row.status != "PASS":
         yield Reason(words.get(row.status, "failed"), row.check, said, row.command)
-    if row.status == "PASS" and (row.stage != "compare" or row.value != row.value):
-        said = f"{row.check} says PASS, with the value {row.value} at stage {row.stage}: that is none"
-        yield Reason("failed", row.check, said, row.command)
+    why = contradiction(row)
     if row.compared <= 0 and row.status in ("PASS", "XFAIL"):
         yield Reason("uncompared", row.check, f"{row.check} compared nothing", row.command)
+    elif why or (row.status == "PASS" and row.stage != "compare"):
+        said = why or f"{row.check} says PASS at stage {row.stage}: that is none"
+        yield Reason("failed", row.check, said, row.command)
 
 
 class Paired(NamedTuple):

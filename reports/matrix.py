@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, asked, depth, is_simulated, newest, seen_status
+from harness.rows import Row, RowsError, asked, contradiction, depth, is_simulated, newest, seen_status
 from reports.folders import read_all
 
 WIDTH = 80
@@ -124,6 +124,7 @@ def _told(firsts: Sequence[Row]) -> Callable[[Row], str]:
 
 
 def _entry(cell: list[Row]) -> Entry:
+    cell = [replace(row, status="ERROR", message=why) if (why := contradiction(row)) else row for row in cell]
     status = verdict.worst(seen_status(row) for row in cell)
     deciding = min(
         (row for row in cell if seen_status(row) == status),

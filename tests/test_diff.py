@@ -35,6 +35,13 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert "nothing changed" in diff.markdown(report)
 
 
+def test_a_pass_over_its_own_bound_is_newly_failing(tmp_path: Path) -> None:
+    report = between(tmp_path, nights.cell(), nights.cell(value=9.0, bound=1.0))
+    assert {change.group for change in report.changes} == {"failing"}
+    assert report.worse
+    assert "PASS with the value 9 over its bound 1" in diff.markdown(report)
+
+
 def test_a_pass_over_nothing_is_newly_failing(tmp_path: Path) -> None:
     report = between(tmp_path, nights.cell(), nights.cell(compared=0))
     assert {change.group for change in report.changes} == {"failing"}

@@ -107,6 +107,14 @@ def test_table_columns_line_up_under_their_heads() -> None:
     assert wcswidth(heads[: heads.rindex("split")]) == wcswidth(body[: body.index("⏱")])
 
 
+@pytest.mark.parametrize("change", [{"compared": 0}, {"value": float("nan")}, {"value": 2.0, "bound": 1.0}])
+def test_a_pass_that_its_own_figures_deny_is_none(change: dict[str, Any]) -> None:
+    assert {entry.symbol for entry in matrix.build([row()]).entries.values()} == {"◐"}
+    (entry,) = matrix.build([row(**change)]).entries.values()
+    assert entry.symbol == "❗"
+    assert "says PASS" in matrix.reason(entry)
+
+
 def test_the_newest_row_wins() -> None:
     older, newer = row("FAIL", message="bad"), row("PASS")
     for order in ([older, newer], [newer, older]):

@@ -143,7 +143,7 @@ def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
         (["--backend=ort", "--opset=99"], "--opset 9-"),
         (["--backend=ort", "--precision=fp8"], "fp32"),
         (["--opset=seventeen"], "'seventeen' is not an opset or a range such as 12-17"),
-        (["--layout=static"], "invalid choice"),
+        (["--layout=fixed"], "invalid choice"),
         (["--backend-python=/no/such/python"], "/no/such/python: no such interpreter"),
         (["--cell-timeout=soon"], "soon"),
     ],
@@ -445,7 +445,7 @@ def test_cells_are_shared_out_under_xdist(tmp_path: Path, valid: Any) -> None:
     assert done.returncode == 0, done.stdout
     rows = helpers.rows_in(tmp_path / "results")
     valid(rows)
-    assert len(rows) == 4 * 4
+    assert len(rows) == 4 * 7
     by_cell: dict[str, set[str]] = {}
     for row in rows:
         assert row["status"] == "PASS"
@@ -455,9 +455,9 @@ def test_cells_are_shared_out_under_xdist(tmp_path: Path, valid: Any) -> None:
         assert (cost["value"], "no figures" in cost["message"]) == (None, True)
         assert not any("seconds" in name for name in cost["detail"])
     assert "compatibility matrix" in done.stdout
-    assert "16 rows: 16 PASS" in done.stdout
+    assert "28 rows: 28 PASS" in done.stdout
     text = page.read_text(encoding="utf-8")
-    assert text.count('<property name="cell" value="ort@') == 16
+    assert text.count('<property name="cell" value="ort@') == 28
     assert '<property name="blame" value=""' in text
 
 
@@ -511,6 +511,12 @@ def test_what_is_settled_and_unchanged_is_not_asked_again(tmp_path: Path, valid:
     done = helpers.conformance(tmp_path, "--reuse", *asked)
     assert "2 of them are answers of earlier runs" in done.stdout, "a crash is asked again"
     valid(helpers.rows_in(tmp_path))
+    for change in ({"status": "FAIL"}, {"compared": 0}, {"box": rows[0]["box"] + "-2"}):
+        first.write_text("".join(json.dumps({**row, **change}) + "\n" for row in rows), encoding="utf-8")
+        for other in set(tmp_path.glob("*.jsonl")) - {first}:
+            other.unlink()
+        done = helpers.conformance(tmp_path, "--reuse", *asked)
+        assert "answers of earlier runs" not in done.stdout, "no second attempt; no comparison; another box"
 
     first.write_text(text, encoding="utf-8")
     for note in tmp_path.glob("*/run.json"):

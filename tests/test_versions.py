@@ -46,14 +46,14 @@ def test_the_registry_is_a_line_a_version() -> None:
     assert envs.matching("ort-1.10") == envs.matching("ort@1.10"), "as tox writes it"
     assert envs.matching("all") == known
     assert {entry.backend for entry in envs.matching("openvino@all")} == {"openvino"}
-    assert [one.text for one in envs.expand(select.parse("ort@all"))] == [one.name for one in envs.matching("ort")]
+    assert [one.text for one in envs.expand(select.parse("ort@all"))] == [one.name for one in envs.matching("ort@all")]
     assert envs.expand(select.parse("ort@1.10")) == [select.parse("ort@1.10")]
 
 
 @pytest.mark.parametrize("text", ["ort@1.1", "ort@9", "tvm@1.0", "tvm", ""])
 def test_a_version_that_the_registry_lacks_is_one_line(text: str) -> None:
     with pytest.raises(
-        select.UnknownBackend, match=r"the registry has .*; another version is one more line in .*\.toml"
+        select.UnknownBackend, match=r"NAME@all; the registry has .*; another version is one more line in .*\.toml"
     ):
         envs.matching(text)
     done = conform("create", text)
@@ -122,6 +122,30 @@ def test_two_versions_side_by_side(made: envs.Entry, tmp_path: Path, valid: Any)
     assert seen[made.version, TAKES, "cost"]["value"] > 0
     assert f"ort@{made.version}" in done.stdout
     assert f"16 would lose ort@{made.version}" in done.stdout
+
+
+def test_reused_answers_count_for_their_own_version(made: envs.Entry, tmp_path: Path) -> None:
+    asked = (f"--backend={OLD},ort", f"--opset={TAKES}", "--layout=unified", "-k", "encoder", "--reuse")
+    assert helpers.conformance(tmp_path, *asked).returncode == 0
+    rows = helpers.rows_in(tmp_path)
+    again = helpers.conformance(tmp_path, *asked)
+    assert again.returncode == 0, again.stdout
+    assert "2 of them are answers of earlier runs" in again.stdout
+    assert helpers.rows_in(tmp_path) == rows
+    refused = (f"--backend=ort,{OLD}", f"--opset={TAKES + 1}", "--layout=unified", "--reuse", "-k")
+    for checks in ("encoder", "encoder or kv_shape"):
+        done = helpers.conformance(tmp_path, *refused, checks)
+        assert f"{OLD} was asked for and compared nothing" in done.stdout, (
+            "what another version compared is not its own"
+        )
+        assert done.returncode == 1
+
+
+def test_a_version_left_out_is_not_every_version() -> None:
+    for text in ("ort@", "ort"):
+        done = conform("remove", text)
+        assert done.returncode == 2
+        assert "give NAME@VERSION or NAME@all" in done.stderr
 
 
 SLOW = '''

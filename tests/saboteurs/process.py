@@ -33,11 +33,11 @@ class WrongNumpy(ort.Backend):
         raise ImportError(NUMPY)
 
 
-class ClaimsBf16(ort.Backend):
-    """Computes in bf16, for which this bundle has no golden floor."""
+class ClaimsFp8(ort.Backend):
+    """Computes in fp8, for which this bundle has no golden floor."""
 
     def probe(self) -> contract.Probe:
-        return replace(super().probe(), precision="bf16")
+        return replace(super().probe(), precision="fp8")
 
 
 class SegfaultsAtLoad(ort.Backend):
@@ -67,5 +67,5 @@ TRIALS: list[Trial] = [
     Trial("syntax-error", 47, "broken_adapter:Backend", {0: "ERROR"}, "SyntaxError"),
     Trial("no-such-class", 47, "tests.faults:Nowhere", {0: "ERROR"}, "Nowhere"),
     Trial("built-against-another-numpy", 31, f"{HERE}:WrongNumpy", {0: "ERROR"}, "numpy<2"),
-    Trial("bf16-without-a-floor", 41, f"{HERE}:ClaimsBf16", {16: "UNSUPPORTED", 17: "UNSUPPORTED"}, "bf16"),
+    Trial("fp8-without-a-floor", 41, f"{HERE}:ClaimsFp8", {16: "UNSUPPORTED", 17: "UNSUPPORTED"}, "fp8"),
 ]
