@@ -6,11 +6,11 @@ docs.nvidia.com/deeplearning/tensorrt, Python API of 8.4, 8.5, 8.6, 10 and 11, a
 
 import json
 import re
-from typing import Any, ClassVar, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from backends import contract, cuda
+from backends import contract, cuda, staged, words
 
 # Least, usual and largest size of each dynamic dimension: the optimization profile. Marian has 512 positions.
 SIZES = {"batch": (1, 8, 64), "source": (1, 64, 512), "past": (0, 64, 512)}
@@ -22,7 +22,7 @@ REFUSALS += [("_shape", "shape"), ("_dynamic", "shape"), ("plugin not found", "o
 REFUSALS += [("unsupported_node", "operator"), ("no importer", "operator"), ("shape", "shape")]
 
 
-class Backend(contract.Backend):
+class Backend(staged.Staged):
     """One GPU; every layer of an engine runs on it."""
 
     capabilities = contract.Capabilities(knobs={"builder_optimization_level=0": {"level": 0}})
@@ -33,34 +33,40 @@ class Backend(contract.Backend):
             import tensorrt as trt
         except ImportError as error:
             raise contract.Absent(f"tensorrt cannot be imported: {error}", INSTALL) from error
-        self.trt, self.gpu, self.log = trt, cuda.Device(cuda.find()), _log(trt)
-        return contract.Probe(contract.version_of(trt), self.gpu.name, self.provider or "fp32")
+        self.trt, self.gpu, self.log = trt, cuda.Device(cuda.find()), words.logger(trt, self.note)
+        self.found = contract.Probe(contract.version_of(trt), self.gpu.name, self.provider or "fp32")
+        return self.found
 
-    def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
-        log = self.log  # one for all parts: TensorRT keeps to the first that it was given
-        log.said.clear()
-        grows = any("past" in port.shape for port in part.inputs)
-        for least in (0, 1) if grows else (0,):  # a version that refuses an empty cache may build for longer ones
-            plan = self._plan(part, options, log, {**SIZES, "past": (least, *SIZES["past"][1:])})
-            if plan:
-                break
-        else:
-            raise contract.refusal("build", log.said, REFUSALS)
-        runtime = self.trt.Runtime(log)
-        engine = runtime.deserialize_cuda_engine(plan)
-        context = engine and engine.create_execution_context()
-        if not context:
-            raise contract.refusal("load", log.said, REFUSALS)
-        built = f", built for caches of {least} to {SIZES['past'][2]}" if grows else ""
-        return _Program(self, [context, engine, runtime, log], built)
-
-    def _plan(self, part: contract.Part, options: Dict[str, Any], log: Any, sizes: Any) -> Any:
-        """The serialized engine, or None when the builder refuses. Raises StageError for what the parser refuses."""
-        trt, flags = self.trt, self.trt.NetworkDefinitionCreationFlag
-        builder = trt.Builder(log)
+    def parse(self, part: contract.Part, options: Dict[str, Any]) -> Any:
+        """The builder and its network: without a network its parser segfaults."""
+        self.log.said.clear()  # one for all parts: TensorRT keeps to the first that it was given
+        builder, flags = self.trt.Builder(self.log), self.trt.NetworkDefinitionCreationFlag
         # From 10 on every network has an explicit batch, and 11 has no flag for it.
         network = builder.create_network(1 << int(flags.EXPLICIT_BATCH) if hasattr(flags, "EXPLICIT_BATCH") else 0)
-        _parse(trt, network, part.path, log)
+        _parse(self.trt, network, part.path, self.log)
+        return builder, network
+
+    def build(self, parsed: Any, part: contract.Part, options: Dict[str, Any]) -> bytes:
+        grows = any("past" in port.shape for port in part.inputs)
+        for least in (0, 1) if grows else (0,):  # a version that refuses an empty cache may build for longer ones
+            plan = self._plan(*parsed, part, options, {**SIZES, "past": (least, *SIZES["past"][1:])})
+            if plan is not None:
+                return bytes(plan)
+        raise contract.refusal("build", self.log.said, REFUSALS)
+
+    def load(self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]) -> "_Program":
+        self.log.said.clear()
+        runtime = self.trt.Runtime(self.log)
+        with open(engine.path, "rb") as stream:
+            made = runtime.deserialize_cuda_engine(stream.read())
+        context = made and made.create_execution_context()
+        if not context:
+            raise contract.refusal("load", self.log.said, REFUSALS)
+        return _Program(self, [context, made, runtime, self.log], part)
+
+    def _plan(self, builder: Any, network: Any, part: contract.Part, options: Dict[str, Any], sizes: Any) -> Any:
+        """The serialized engine, or None when the builder refuses. Raises StageError for a precision that is not here."""
+        trt = self.trt
         config = builder.create_builder_config()
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)  # an Orin's is the CPU's memory too
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector gives names alone
@@ -70,8 +76,8 @@ class Backend(contract.Backend):
                 raise contract.StageError("build", "dtype", f"{self.gpu.name} has no {self.provider}")
             flag = getattr(trt.BuilderFlag, self.provider.upper(), None)
             if flag is None:
-                words = f"TensorRT {trt.__version__} types networks strongly: precision is the graph's, no flag's"
-                raise contract.StageError("build", "dtype", words)
+                strong = f"TensorRT {trt.__version__} types networks strongly: precision is the graph's, no flag's"
+                raise contract.StageError("build", "dtype", strong)
             config.set_flag(flag)
         if "level" in options and hasattr(config, "builder_optimization_level"):
             config.builder_optimization_level = options["level"]
@@ -82,19 +88,6 @@ class Backend(contract.Backend):
         if moving:
             config.add_optimization_profile(profile)
         return builder.build_serialized_network(network, config)
-
-
-def _log(trt: Any) -> Any:
-    """A logger that keeps what a refusal says: the API itself only returns nothing."""
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        said: ClassVar[List[str]] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
-                self.said.append(message)
-
-    return Log()
 
 
 def _parse(trt: Any, network: Any, path: str, log: Any) -> None:
@@ -109,21 +102,24 @@ def _parse(trt: Any, network: Any, path: str, log: Any) -> None:
 
 
 class _Program(contract.Program):
-    def __init__(self, backend: Backend, owned: List[Any], built: str) -> None:
+    def __init__(self, backend: Backend, owned: List[Any], part: contract.Part) -> None:
         """``owned``: context, engine, runtime and log, in the order in which they may go."""
-        self.backend, self.owned, self.built = backend, owned, built
+        self.backend, self.owned, self.built = backend, owned, ""
         context, engine = owned[:2]
         self.numbered = not hasattr(engine, "num_io_tensors")  # before 8.5 a tensor was a binding with a number
         if self.numbered:
             names = [engine.get_binding_name(at) for at in range(engine.num_bindings)]
-            keys, dtype = range(len(names)), engine.get_binding_dtype
+            keys, dtype, profile = range(len(names)), engine.get_binding_dtype, engine.get_profile_shape
             self.set_shape, self.shape = context.set_binding_shape, context.get_binding_shape
         else:
             keys = names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
-            dtype = engine.get_tensor_dtype
+            dtype, profile = engine.get_tensor_dtype, lambda at, name: engine.get_tensor_profile_shape(name, at)
             self.set_shape, self.shape = context.set_input_shape, context.get_tensor_shape
         self.key = dict(zip(names, keys))
         self.dtypes = {name: DTYPES[dtype(key).name] for name, key in self.key.items()}
+        for port in [port for port in part.inputs if "past" in port.shape][:1]:
+            least, _, most = (shape[port.shape.index("past")] for shape in profile(0, self.key[port.name]))
+            self.built = f", built for caches of {least} to {most}"
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         outputs = [name for name in self.key if name not in feeds]
@@ -132,8 +128,8 @@ class _Program(contract.Program):
             with cuda.Buffers(self.backend.gpu) as buffers:
                 for name, array in feeds.items():
                     if not self.set_shape(self.key[name], array.shape):
-                        words = f"{name} {array.shape} is outside of the optimization profile{self.built}"
-                        raise contract.StageError("run", "shape", words)
+                        outside = f"{name} {array.shape} is outside of the optimization profile{self.built}"
+                        raise contract.StageError("run", "shape", outside)
                     buffers.feed(name, array, self.dtypes[name])
                 for name in outputs:
                     buffers.room(name, tuple(self.shape(self.key[name])), self.dtypes[name])

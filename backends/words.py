@@ -1,10 +1,10 @@
-"""What native libraries print: the only place where some of them say why they refuse. No adapter."""
+"""What native libraries print or log: the only place where some of them say why they refuse. No adapter."""
 
 import contextlib
 import ctypes
 import os
 import tempfile
-from typing import Iterator, List
+from typing import Any, Callable, ClassVar, Iterator, List
 
 
 @contextlib.contextmanager
@@ -35,3 +35,18 @@ def heard() -> Iterator[List[str]]:
 def _flush() -> None:
     """C's streams are full of what was printed while they led to a file; Python's are not touched by what is native."""
     ctypes.CDLL(None).fflush(None)
+
+
+def logger(trt: Any, note: Callable[[str], None]) -> Any:
+    """A logger for TensorRT: ``said`` has the errors, of which the API tells nothing; all but the chatter is noted."""
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        said: ClassVar[List[str]] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
+                self.said.append(message)
+            if severity != trt.ILogger.Severity.VERBOSE:
+                note(f"{severity.name.lower()}: {message}")
+
+    return Log()

@@ -15,8 +15,8 @@ from tests.saboteurs import frame
 
 FAKES = Path(__file__).parent / "fakes"
 NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings", "fake_model")
-USED = {"tensorrt": ("cuda",), "cann": ("ascend",)}
-"""What an adapter has its handling of memory in."""
+USED = {"tensorrt": ("cuda", "words"), "cann": ("ascend",)}
+"""What an adapter has its handling of memory and of words in."""
 CHECKS = ("encoder", "kv_shape", "kv_values", "placement")
 """Checks of the forced replay alone: every tensor of two batches, a second a cell."""
 

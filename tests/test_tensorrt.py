@@ -4,6 +4,7 @@ import gc
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,9 +14,16 @@ from onnx import helper as make
 from backends import contract
 from backends import tensorrt as adapter
 from harness.judge import verdict
+from harness.rows import Row
 from tests import environments, faked, helpers
 
 VERSIONS = ("8.4.1", "8.5.3", "8.6.1", "10.3.0", "11.4.0")
+
+
+@pytest.fixture(autouse=True)
+def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache of engines: what a planted mistake built serves no other test."""
+    monkeypatch.setenv("CONFORM_ENGINES", str(tmp_path / "engines"))
 
 
 @pytest.mark.parametrize("layout", ["unified", "split"])
@@ -35,6 +43,60 @@ def test_a_whole_cell_passes() -> None:
         rows, faults = faked.replay(device, adapter, checks=checks)
     assert not faults
     assert {check: row.status for check, row in rows.items()} == dict.fromkeys(checks, "PASS")
+
+
+def _built(rows: dict[str, Row]) -> list[dict[str, Any]]:
+    stages = next(row.detail["stages"] for row in rows.values() if "stages" in row.detail)
+    return [one for one in stages if one["stage"] == "build"]
+
+
+@pytest.mark.parametrize("least", [0, 1])
+@pytest.mark.parametrize("version", ["8.4.1", "8.5.3", "11.4.0"])
+def test_a_second_run_builds_nothing(version: str, least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with faked.fakes(VERSION=version, REFUSES_EMPTY=bool(least)) as device:
+        first, _ = faked.replay(device, adapter, layout="split")
+        import tensorrt
+
+        monkeypatch.delattr(tensorrt.Builder, "create_network")
+        second, faults = faked.replay(device, adapter, layout="split")
+    assert not faults
+    for rows, cached in ((first, False), (second, True)):
+        assert {check: row.status for check, row in rows.items()} == dict.fromkeys(faked.CHECKS, "PASS")
+        assert f"built for caches of {least} to 512" in rows["placement"].detail["step"]
+        assert [one.get("cached", False) for one in _built(rows)] == [cached] * 3
+    for one, again in zip(_built(first), _built(second), strict=True):
+        assert one["log"][-1] == "info: Engine generation completed in 0.1 seconds."
+        assert Path(one["artifact"]).is_relative_to(tmp_path / "engines")
+        assert (one["artifact"], one["bytes"]) == (again["artifact"], again["bytes"])
+
+
+def test_an_engine_serves_its_own_version_gpu_precision_and_options_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(provider: str | None = None, **options: int) -> str:
+        backend = adapter.Backend(provider)
+        backend.probe()
+        backend.compile(_part("encoder"), options).close()
+        return str(backend.stages[-2]["artifact"])
+
+    with faked.fakes(VERSION="8.6.1"):
+        from cuda.bindings import runtime
+
+        assert place() == place(threads=1)
+        places = [place(), place("tf32"), place("fp16"), place(level=0)]
+        monkeypatch.setattr(runtime, "GPUS", ["Another"])
+        places.append(place())
+    with faked.fakes(VERSION="8.5.3"):
+        places.append(place())
+    assert len(set(places)) == 6
+
+
+def test_an_engine_that_the_runtime_does_not_take_is_a_load_error() -> None:
+    with faked.fakes():
+        backend = adapter.Backend()
+        backend.probe()
+        backend.build = lambda *given: b"no engine"  # type: ignore[method-assign]
+        with pytest.raises(contract.StageError, match="no engine of this version") as caught:
+            backend.compile(_part("encoder"), {})
+    assert (caught.value.stage, caught.value.kind) == ("load", "other")
 
 
 def test_pycuda_serves_as_well() -> None:
@@ -217,11 +279,12 @@ MISTAKES = [
     ("the stream leaks", "            self.api.end(self.stream)", "            pass", NAMED, "streams were never"),
     ("too small a buffer", "        self._new(name, array.nbytes)\n\n    def run",
      "        self._new(name, array.nbytes // 2)\n\n    def run", NAMED, "are allocated"),
-    ("the engine goes before its context", "[context, engine, runtime, log]", "[engine, context, runtime, log]", NAMED, ""),
-    ("the runtime goes at once", "[context, engine, runtime, log]", "[context, engine, None, log]", NAMED,
+    ("the engine goes before its context", "[context, made, runtime, self.log]", "[made, context, runtime, self.log]", NAMED,
+     ""),
+    ("the runtime goes at once", "[context, made, runtime, self.log]", "[context, made, None, self.log]", NAMED,
      "Runtime destroyed before its ICudaEngine"),
-    ("the network outlives no parser", "        _parse(trt, network, part.path, log)",
-     "        parser = trt.OnnxParser(network, log)\n        parser.parse_from_file(part.path)", NAMED,
+    ("the network outlives no parser", "        return builder, network",
+     "        self.parser = self.trt.OnnxParser(network, self.log)\n        return builder, network", NAMED,
      "INetworkDefinition destroyed before its OnnxParser"),
     ("no explicit batch", "1 << int(flags.EXPLICIT_BATCH) if", "0 if", NAMED, "without EXPLICIT_BATCH"),
     ("no profile", "            config.add_optimization_profile(profile)", "            pass", NAMED,
@@ -231,7 +294,8 @@ MISTAKES = [
     ("names alone", "        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED", "        #", NAMED, "no proof"),
     ("the workspace is not bounded", "        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
      "        pass", NAMED, "set_memory_pool_limit"),
-    ("a logger for each part", "        log = self.log ", "        log = _log(self.trt) ", NAMED,
+    ("a logger for each part", "        self.log.said.clear()  # one for all parts",
+     "        self.log = words.logger(self.trt, self.note)  #", NAMED,
      "another logger is registered"),
     ("a logger that is half made", "        said: ClassVar", "        __init__ = object.__init__\n        said: ClassVar",
      NAMED, "__init__ was not called"),
@@ -256,7 +320,7 @@ def test_the_real_api_takes_the_adapters_calls(tmp_path: Path) -> None:
     script = f"""
 import sys, tensorrt_rtx
 sys.modules["tensorrt"] = tensorrt_rtx
-from backends import contract, tensorrt as adapter
+from backends import contract, tensorrt as adapter, words
 from harness.bundle import Bundle
 bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
@@ -265,8 +329,9 @@ try:
     print("probe", backend.probe())
 except contract.Absent as absent:
     print("absent", absent.reason)
-backend.trt, backend.log = tensorrt_rtx, adapter._log(tensorrt_rtx)
-print("plan", backend._plan(part, {{"level": 0}}, backend.log, adapter.SIZES).nbytes > 1000000)
+backend.trt, backend.log = tensorrt_rtx, words.logger(tensorrt_rtx, backend.note)
+backend.found = contract.Probe("1", "any", "fp32")
+print("plan", len(backend.build(backend.parse(part, {{}}), part, {{"level": 0}})) > 1000000)
 for each in (part, contract.Part("step", {bad.path!r}, (), ())):
     try:
         backend.compile(each, {{"level": 0}})
@@ -277,7 +342,7 @@ import re, numpy as np
 from backends import cuda
 source = open(adapter.__file__).read()
 real = [tensorrt_rtx.ICudaEngine, tensorrt_rtx.IExecutionContext, tensorrt_rtx.EngineInspector]
-used = set(re.findall(r"(?:engine|context|inspector|create_engine_inspector\\(\\))\\.(\\w+)", source))
+used = set(re.findall(r"(?:engine|made|context|inspector|create_engine_inspector\\(\\))\\.(\\w+)", source)) - {{"path"}}
 print("unknown", sorted(name for name in used if not any(hasattr(one, name) for one in real)))
 bindings = object.__new__(cuda.Bindings)
 from cuda.bindings import runtime
@@ -308,6 +373,7 @@ for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (a
         "get_binding_dtype",
         "get_binding_name",
         "get_binding_shape",
+        "get_profile_shape",
         "num_bindings",
         "set_binding_shape",
     )

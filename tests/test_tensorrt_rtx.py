@@ -121,6 +121,21 @@ print(said(backend, replace(part, inputs=fixed)))
     assert "no optimization profile has been defined" in done.stdout
 
 
+def test_a_network_that_was_refused_once_can_be_built(tmp_path: Path) -> None:
+    """What falls back to longer caches parses once."""
+    done = script(tmp_path, """
+backend = tensorrt_rtx.Backend()
+backend.probe()
+plan, tries = backend._plan, []
+def first_refused(builder, network, part, options, sizes):
+    tries.append(sizes["past"][0])
+    return plan(builder, network, replace(part, inputs=()) if len(tries) == 1 else part, options, sizes)
+backend._plan = first_refused
+print(said(backend), tries, "no optimization profile" in " ".join(backend.log.said))
+""")  # fmt: skip
+    assert done.stdout.splitlines() in (["reached build [0, 1] True"], ["ran [0, 1] True"]), done.stderr[-2000:]
+
+
 def test_precisions_that_it_has_and_lacks(tmp_path: Path) -> None:
     done = script(tmp_path, """
 for mode in tensorrt_rtx.Backend.modes:

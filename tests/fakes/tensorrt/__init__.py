@@ -7,6 +7,7 @@ reference of those versions.
 
 import enum
 import json
+import pickle
 import weakref
 from typing import Any
 
@@ -28,6 +29,8 @@ class ILogger:
         INTERNAL_ERROR = 0
         ERROR = 1
         WARNING = 2
+        INFO = 3
+        VERBOSE = 4
 
     def __init__(self) -> None:
         self.made = True
@@ -141,7 +144,9 @@ class Builder(_Root):
                 return _logged(log, f"{name}: optimization profile {given} does not fit shape {inputs[name]}")
             if fake_settings.REFUSES_EMPTY and 0 in given[0]:
                 return _logged(log, f"{name}: kMIN dimensions in profile 0 must be positive")
-        return Plan(network, config)
+        log.log(ILogger.Severity.VERBOSE, "Tactic 0x0 of 1")
+        log.log(ILogger.Severity.INFO, "Engine generation completed in 0.1 seconds.")
+        return IHostMemory(Plan(network, config))
 
 
 def _dtype(port: Any) -> DataType:
@@ -233,7 +238,7 @@ class OnnxParser(_Owned):
 
 
 class Plan:
-    """The serialized engine; what it needs of network and config is copied."""
+    """What is in a serialized engine; of network and config nothing is needed any more."""
 
     def __init__(self, network: INetworkDefinition, config: IBuilderConfig) -> None:
         self.path, self.graph, self.flags = network.path, network.model.graph, set(config.flags)
@@ -241,11 +246,24 @@ class Plan:
         self.profile = config.profiles[0].shapes if config.profiles else {}
 
 
+class IHostMemory:
+    """A serialized engine in memory: no bytes object, but it can be read as one."""
+
+    mark = f"fake plan of TensorRT {__version__}\n".encode()
+
+    def __init__(self, plan: Plan) -> None:
+        self._content = self.mark + pickle.dumps(plan)
+
+    def __bytes__(self) -> bytes:
+        return self._content
+
+
 class Runtime(_Root):
-    def deserialize_cuda_engine(self, plan: Plan) -> Any:
-        if not isinstance(plan, Plan):
-            DEVICE.fault("deserialize_cuda_engine: no serialized engine was given")
-        return ICudaEngine(self, plan)
+    def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
+        log, content = self.owner("deserialize_cuda_engine"), bytes(serialized_engine)
+        if not content.startswith(IHostMemory.mark):
+            return _logged(log, "IRuntime::deserializeCudaEngine: no engine of this version of TensorRT")
+        return ICudaEngine(self, pickle.loads(content[len(IHostMemory.mark) :]))
 
 
 class ICudaEngine(_Owned):
@@ -267,6 +285,9 @@ class ICudaEngine(_Owned):
         def get_tensor_dtype(self, name: str) -> DataType:
             return _dtype(self.port(name))
 
+        def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[tuple[int, ...]]:
+            return self._profile(name, profile_index)
+
     if NUMBERED:
 
         @property
@@ -278,6 +299,14 @@ class ICudaEngine(_Owned):
 
         def get_binding_dtype(self, at: int) -> DataType:
             return _dtype(self.ports[at])
+
+        def get_profile_shape(self, profile_index: int, binding: int) -> list[tuple[int, ...]]:
+            return self._profile(self.ports[binding].name, profile_index)
+
+    def _profile(self, name: str, at: int) -> list[tuple[int, ...]]:
+        if at != 0 or name not in self.plan.profile:
+            DEVICE.fault(f"profile shape: {name!r} is no dynamic input of profile {at!r}")
+        return list(self.plan.profile[name])
 
     def port(self, name: str) -> Any:
         found = [port for port in self.ports if port.name == name]
