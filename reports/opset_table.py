@@ -130,7 +130,7 @@ def _rank(symbol: str) -> int:
 
 def page(rows: Iterable[Row]) -> str:
     """The whole page. ``rows``: of cells, operators and exports."""
-    everything = list(rows)
+    everything = [row for row in rows if row.check != "operator" or row.layout in (GATHER, LOSS)]
     cells, operators, exports = (
         [row for row in everything if (row.check if row.check in ("operator", "export") else "") == kind]
         for kind in ("", "operator", "export")
@@ -152,6 +152,8 @@ def page(rows: Iterable[Row]) -> str:
         + " ".join(common),
         _section("Runtimes", cells),
         _section("Operators", operators),
+        "Rows of the other operators of the graphs lie in [measured](measured/) too; `conform matrix "
+        "docs/measured/operators.jsonl.gz --ops=graph` shows them.",
         _section("Exporters and converters", exports),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

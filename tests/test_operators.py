@@ -386,8 +386,9 @@ def operator_row(status: str, **fields: Any) -> Row:
 
 def test_an_operator_that_passes_is_complete() -> None:
     cell = Row("logits", "PASS", backend="ort", version=ORT, device="cpu", precision="fp32", opset=12, box=box_name())
+    cell.compared = 1
     cell.exporter, cell.layout, cell.bundle, cell.cell = "torchscript", "unified", "toy@0123456789ab", "some"
-    built = matrix.build([operator_row("PASS"), cell])
+    built = matrix.build([operator_row("PASS", compared=1), cell])
     symbols = {column.layout: entry.symbol for (_, column), entry in built.entries.items()}
     assert symbols == {GATHER: "✅", "unified": "◐"}
     assert {column.told for column in built.columns} == {""}, "rows of no bundle do not make a second one"
