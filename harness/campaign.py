@@ -20,7 +20,7 @@ from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
 from harness.replay.trace import CHECKS as FORCED
-from harness.rows import Row, Writer, is_fake, read, seen_status
+from harness.rows import Row, Writer, is_fake, named, read, seen_status
 from harness.text import Scorer, complete
 
 
@@ -79,7 +79,7 @@ class Campaign:
             launch.stop()
             raise
         self.conditions = {
-            reuse.name_of(target.selector.name, target.probe.version): reuse.condition(
+            named(target.selector.name, target.probe.version): reuse.condition(
                 self.bundle.hash, sources.result(), target.found.surroundings
             )
             for target in self.targets

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.replay.select import ROOT
-from harness.rows import Row, box_name, contradiction, read
+from harness.rows import Row, box_name, contradiction, named, read
 
 SETTLED = ("PASS", "FAIL", "UNSUPPORTED", "UNVERIFIED", "XFAIL", "XPASS")
 """What a runtime answered. A crash, a hang, a fault of the box or attempts that differ are asked again."""
@@ -32,11 +32,6 @@ def condition(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def name_of(backend: str, version: str) -> str:
-    """How a run's note names a runtime."""
-    return f"{backend}@{version}"
-
-
 def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
     """The rows, of this box's runs in the folder, of cells that were settled under the same condition; of a cell the newest
     run counts, even if it settled nothing. Raises RowsError for a damaged rows file."""
@@ -52,7 +47,7 @@ def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
             continue
         found: dict[str, list[Row]] = {}
         for row in read(str(rows)):
-            if row.cell and row.box == box_name() and name_of(row.backend, row.version) in same:
+            if row.cell and row.box == box_name() and named(row.backend, row.version) in same:
                 found.setdefault(row.cell, []).append(row)
         cells.update(found)
     for answers in cells.values():

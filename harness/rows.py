@@ -114,16 +114,16 @@ def newest(rows: Iterable[Row]) -> List[Row]:
             said = "a test's fake, left out: its rows are no evidence"
             row = Row("probe", "ABSENT", "probe", message=said, backend=row.backend, version=row.version)
         # A verdict holds for its box and its bundle: what another one says does not replace it.
-        place = (row.cell, row.box, row.bundle) if row.cell else (asked(row),)
+        place = (row.cell, row.box, row.bundle) if row.cell else (named(row.backend, row.version),)
         latest[(*place, row.check)] = row
     found = [row for row in latest.values() if row.cell]
-    known = {row.backend for row in found} | {f"{row.backend}@{row.version}" for row in found}
-    return [row for row in latest.values() if row.cell or asked(row) not in known]
+    known = {row.backend for row in found} | {named(row.backend, row.version) for row in found}
+    return [row for row in latest.values() if row.cell or named(row.backend, row.version) not in known]
 
 
-def asked(row: Row) -> str:
-    """What was asked for where nothing was found: a backend, or a version of it."""
-    return f"{row.backend}@{row.version}" if row.version else row.backend
+def named(backend: str, version: str) -> str:
+    """A backend at a version, as columns and notes name it; of a backend that is not here the version may be unknown."""
+    return f"{backend}@{version}" if version else backend
 
 
 def to_json(row: Row) -> str:

@@ -15,7 +15,7 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from harness.judge import verdict
-from harness.rows import Row, RowsError, asked, contradiction, depth, is_simulated, newest, seen_status
+from harness.rows import Row, RowsError, contradiction, depth, is_simulated, named, newest, seen_status
 from reports.folders import read_all
 
 WIDTH = 80
@@ -43,8 +43,7 @@ class Column(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        name = f"{self.backend}@{self.version}" if self.version else self.backend
-        return f"{name} {self.told}".strip()
+        return f"{named(self.backend, self.version)} {self.told}".strip()
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -378,7 +377,10 @@ def _escaped(text: str) -> str:
 
 
 def _absences(matrix: Matrix) -> list[str]:
-    return [f"{verdict.STATUSES[row.status].symbol} {asked(row)}: {row.message}" for row in matrix.absent]
+    return [
+        f"{verdict.STATUSES[row.status].symbol} {named(row.backend, row.version)}: {row.message}"
+        for row in matrix.absent
+    ]
 
 
 def _facts(matrix: Matrix) -> list[str]:

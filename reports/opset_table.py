@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.judge import verdict
-from harness.rows import Row, newest, read_all, to_json
+from harness.rows import Row, named, newest, read_all, to_json
 from reports import matrix
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -116,8 +116,8 @@ def claims(made: matrix.Matrix) -> list[tuple[Claim, int, str, str, str]]:
 
 def _symbol(made: matrix.Matrix, opset: int, runtime: str, layout: str) -> str:
     for (line, column), entry in made.entries.items():
-        named = f"{column.backend}@{column.version}"
-        if (line.opset, named, column.layout) == (opset, runtime, layout) and line.exporter != "dynamo":
+        place = line.opset, named(column.backend, column.version), column.layout
+        if place == (opset, runtime, layout) and line.exporter != "dynamo":
             return entry.symbol
     raise ValueError(f"no row of {runtime} {layout} at opset {opset}; measure it first")
 
@@ -165,7 +165,7 @@ def _words(made: matrix.Matrix) -> list[verdict.Word]:
 
 
 def _only(made: matrix.Matrix, runtimes: Iterable[str]) -> matrix.Matrix:
-    kept = [column for column in made.columns if f"{column.backend}@{column.version}" in runtimes]
+    kept = [column for column in made.columns if named(column.backend, column.version) in runtimes]
     entries = {place: entry for place, entry in made.entries.items() if place[1] in kept}
     return matrix.Matrix(kept, sorted({line for line, _ in entries}), entries, [])
 

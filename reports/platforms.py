@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.judge import verdict
-from harness.rows import Row, depth, is_simulated, newest, seen_status
+from harness.rows import Row, depth, is_simulated, named, newest, seen_status
 
 JETSONS = ("orin", "xavier", "thor", "tegra", "jetson")
 X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA, OTHER = (
@@ -58,7 +58,7 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
     groups: dict[tuple[str, str, bool], list[list[Row]]] = {}
     for found in cells.values():
         simulated = is_simulated(found[0].device)  # never on the line of the device itself
-        groups.setdefault((platform(found), f"{found[0].backend}@{found[0].version}", simulated), []).append(found)
+        groups.setdefault((platform(found), named(found[0].backend, found[0].version), simulated), []).append(found)
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
     return [
         _line(*place[:2], groups[place]) for place in sorted(groups, key=lambda place: (order[place[0]], *place[1:]))

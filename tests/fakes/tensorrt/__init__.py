@@ -7,7 +7,6 @@ reference of those versions.
 
 import enum
 import json
-import pickle
 import weakref
 from typing import Any
 
@@ -146,7 +145,7 @@ class Builder(_Root):
                 return _logged(log, f"{name}: kMIN dimensions in profile 0 must be positive")
         log.log(ILogger.Severity.VERBOSE, "Tactic 0x0 of 1")
         log.log(ILogger.Severity.INFO, "Engine generation completed in 0.1 seconds.")
-        return IHostMemory(Plan(network, config))
+        return IHostMemory(network, config)
 
 
 def _dtype(port: Any) -> DataType:
@@ -238,12 +237,12 @@ class OnnxParser(_Owned):
 
 
 class Plan:
-    """What is in a serialized engine; of network and config nothing is needed any more."""
+    """What is in a serialized engine: of network and config nothing else is needed any more. ``profile``: three shapes an
+    input."""
 
-    def __init__(self, network: INetworkDefinition, config: IBuilderConfig) -> None:
-        self.path, self.graph, self.flags = network.path, network.model.graph, set(config.flags)
-        self.verbosity = config.profiling_verbosity
-        self.profile = config.profiles[0].shapes if config.profiles else {}
+    def __init__(self, path: str, flags: list[int], verbosity: int, profile: dict[str, list[list[int]]]) -> None:
+        self.path, self.graph, self.profile = path, onnx.load(path, load_external_data=False).graph, profile
+        self.flags, self.verbosity = set(map(BuilderFlag, flags)), ProfilingVerbosity(verbosity)
 
 
 class IHostMemory:
@@ -251,8 +250,10 @@ class IHostMemory:
 
     mark = f"fake plan of TensorRT {__version__}\n".encode()
 
-    def __init__(self, plan: Plan) -> None:
-        self._content = self.mark + pickle.dumps(plan)
+    def __init__(self, network: INetworkDefinition, config: IBuilderConfig) -> None:
+        profile = config.profiles[0].shapes if config.profiles else {}
+        plan = [network.path, sorted(config.flags), config.profiling_verbosity.value, profile]
+        self._content = self.mark + json.dumps(plan).encode()
 
     def __bytes__(self) -> bytes:
         return self._content
@@ -263,7 +264,7 @@ class Runtime(_Root):
         log, content = self.owner("deserialize_cuda_engine"), bytes(serialized_engine)
         if not content.startswith(IHostMemory.mark):
             return _logged(log, "IRuntime::deserializeCudaEngine: no engine of this version of TensorRT")
-        return ICudaEngine(self, pickle.loads(content[len(IHostMemory.mark) :]))
+        return ICudaEngine(self, Plan(*json.loads(content[len(IHostMemory.mark) :])))
 
 
 class ICudaEngine(_Owned):
@@ -306,7 +307,7 @@ class ICudaEngine(_Owned):
     def _profile(self, name: str, at: int) -> list[tuple[int, ...]]:
         if at != 0 or name not in self.plan.profile:
             DEVICE.fault(f"profile shape: {name!r} is no dynamic input of profile {at!r}")
-        return list(self.plan.profile[name])
+        return list(map(tuple, self.plan.profile[name]))
 
     def port(self, name: str) -> Any:
         found = [port for port in self.ports if port.name == name]
