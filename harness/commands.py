@@ -33,7 +33,7 @@ def diff(options: argparse.Namespace) -> int:
 
 def gate(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
-    from reports import gate
+    from reports import gate, ruling
     from reports.policy import PolicyError, find, load
 
     bundle = options.bundle or EMBEDDED
@@ -47,14 +47,14 @@ def gate(options: argparse.Namespace) -> int:
         )
     results = gate.read(options.results, bundle)
     found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
-    print("\n".join(gate.lines(found)))
+    print("\n".join(ruling.lines(found)))
     if options.junit:
-        options.junit.write_text(gate.junit(found), encoding="utf-8")
+        options.junit.write_text(ruling.junit(found), encoding="utf-8")
     if options.summary:
-        options.summary.write_text(gate.summary(found), encoding="utf-8")
+        options.summary.write_text(ruling.summary(found), encoding="utf-8")
     elif os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
-            stream.write(gate.summary(found))
+            stream.write(ruling.summary(found))
     if found.passed and options.good:
         print(f"last good night: {results.night} ({gate.mark_good(results)})")
     return int(not found.passed)

@@ -5,13 +5,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
-from xml.etree import ElementTree
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,59 +19,22 @@ from harness.merge import completed
 from harness.rows import Row, RowsError, contradiction, is_fake, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
-from reports.diff import escaped
-from reports.policy import COSTS, METHODS, Policy, Text, Waiver, matches
+from reports.policy import COSTS, METHODS, Policy, Require, Text, matches
+from reports.ruling import Case, Reason, Verdict
 
 FEWEST = 3
 """Cells without which a median of cost ratios has no spread."""
 
 
-@dataclass
-class Reason:
-    """Why a cell may not be shipped. ``what`` is a word of the policy; ``waiver`` lets it pass."""
-
-    what: str
-    check: str
-    said: str
-    command: str = ""
-    waiver: Waiver | None = None
-
-
-@dataclass
-class Case:
-    """One required cell on one box, or the pattern of one that is missing; or a rule that is of no cell."""
-
-    cell: str
-    box: str
-    reasons: list[Reason] = field(default_factory=list)
-
-    @property
-    def open(self) -> list[Reason]:
-        return [reason for reason in self.reasons if reason.waiver is None]
-
-
-@dataclass
-class Verdict:
-    """``cells``: a case for each required cell; ``rules``: for what is of no single cell; ``facts``: evidence, in lines."""
-
-    policy: str
-    results: str
-    cells: list[Case] = field(default_factory=list)
-    rules: list[Case] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        return not any(case.open for case in (*self.cells, *self.rules))
-
-
 class Results(NamedTuple):
-    """Rows to be judged, by (cell, box, bundle) and check. ``folder``: where sidecar paths start."""
+    """Rows to be judged, by (cell, box, bundle) and check. ``folder``: where sidecar paths start. ``overruled``: what a
+    passing row, by its `store.KEY`, passed after: a failure of the same night."""
 
     folder: Path
     text: str
     cells: dict[tuple[str, str, str], dict[str, Row]]
     night: str
+    overruled: dict[tuple[str, ...], str]
 
 
 def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Results:
@@ -100,7 +61,24 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
     }
     if len(kept) < len(cells):
         say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
-    return Results(base, f"{folder}@{night}" if night else text, kept, night or rows.nights[-1])
+    text = f"{folder}@{night}" if night else text
+    return Results(base, text, kept, night or rows.nights[-1], _overruled(rows, newest_rows))
+
+
+def _overruled(rows: store.Store, judged: list[Row]) -> dict[tuple[str, ...], str]:
+    """Failures that a later run of the same night replaced by a pass: what is run until it passes is not stable."""
+    passed = {
+        (rows.night_of[row.run], *(getattr(row, name) for name in store.KEY)) for row in judged if row.status == "PASS"
+    }
+    found: dict[tuple[str, ...], str] = {}
+    for night in sorted({key[0] for key in passed}):
+        for row in rows.failures(night).itertuples():
+            key = tuple(getattr(row, name) for name in store.KEY)
+            if (night, *key) in passed:
+                found[key] = (
+                    f"{row.check} passes, and was {row.status} in run {row.run} of the same night: {row.message}"
+                )
+    return found
 
 
 def _last(checks: dict[str, Row]) -> str:
@@ -128,9 +106,12 @@ class _Judge:
         for need in self.policy.require:
             for pattern in need.cells:
                 for box in need.boxes:
-                    hits = [key for key in self.results.cells if matches(pattern, key[0]) and fnmatchcase(key[1], box)]
+                    hits = [
+                        key for key in self.results.cells
+                        if matches(pattern, key[0]) and fnmatchcase(key[1], box) and fnmatchcase(key[2], need.bundle)
+                    ]  # fmt: skip
                     for cell, where in self._absent(pattern, box, hits):
-                        self._add(cases, (cell, where, ""), [self._missing(cell, where)])
+                        self._add(cases, (cell, where, ""), [self._missing(cell, where, need.bundle)])
                     for key in hits:
                         required[key] = None
                         self._add(cases, key, self._cell(need, self.results.cells[key]))
@@ -142,7 +123,11 @@ class _Judge:
         if self.same_text:
             words = ", ".join(f"{count} {precision} cells" for precision, count in sorted(self.same_text.items()))
             self.facts.append(f"text equal to the golden's, nothing to test: {words}")
-        made.facts = self.facts
+        counts = Counter(bundle for _, _, bundle in required)
+        made.facts = [
+            *self.facts,
+            *(f"judged by bundle {name}: {count} cells" for name, count in sorted(counts.items())),
+        ]
         return made
 
     def _add(
@@ -168,12 +153,12 @@ class _Judge:
                 if matches(pattern, cell) and fnmatchcase(where, box) and (_versionless(cell), where) not in there:
                     yield cell, where
 
-    def _missing(self, cell: str, box: str) -> Reason:
+    def _missing(self, cell: str, box: str, bundle: str) -> Reason:
         command = f"pytest --backend={cell.partition('@')[0]} --opset={cell.rpartition('/op')[2]}"
-        where = "on any box" if box == "*" else f"on {box}"
+        where = ("on any box" if box == "*" else f"on {box}") + (f" with bundle {bundle}" if bundle != "*" else "")
         return Reason("missing", "", f"no such cell {where}", command if "*" not in command else "")
 
-    def _cell(self, need: Any, checks: dict[str, Row]) -> Iterator[Reason]:
+    def _cell(self, need: Require, checks: dict[str, Row]) -> Iterator[Reason]:
         """What speaks against a cell in the rows themselves."""
         some = next(iter(checks.values()))
         for check in need.checks:
@@ -183,6 +168,9 @@ class _Judge:
                 yield Reason("missing", check, f"no {check} row", command)
             else:
                 yield from _verdict_of(row)
+                said = self.results.overruled.get((row.box, row.bundle, row.cell, check))
+                if said:
+                    yield Reason("unstable", check, said.removesuffix(": "), row.command)
         if self.policy.max_age_hours:
             oldest = min(
                 (row for row in checks.values() if row.check in need.checks), key=lambda row: row.time, default=some
@@ -358,83 +346,6 @@ def paired(scorer: Scorer, hypotheses: list[str], budget: Text) -> Paired:
     signatures, scores = test()
     golden, found = scores["BLEU"]
     return Paired(float(found.score), float(golden.score), float(found.p_value), str(signatures["BLEU"]))
-
-
-def lines(made: Verdict) -> list[str]:
-    """The verdict for a terminal: a line first, then one for each reason, with the cell and the command to see it."""
-    waived = [(case, reason) for case in made.cells for reason in case.reasons if reason.waiver]
-    found = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.open]
-    good = sum(not case.reasons for case in made.cells)
-    page = [
-        f"{'PASS' if made.passed else 'FAIL'} policy {made.policy} on {made.results}: {len(made.cells)} required cells, "
-        f"{good} good, {sum(bool(case.open) for case in made.cells)} bad, {len(found)} reasons, {len(waived)} waived"
-    ]
-    page += [f"FAIL {_line(case, reason)}" for case, reason in found]
-    page += [
-        f"waived until {reason.waiver.expires}: {_line(case, reason)} ({reason.waiver.reason})"
-        for case, reason in waived
-        if reason.waiver
-    ]
-    return page + [f"note: {fact}" for fact in made.facts]
-
-
-def _line(case: Case, reason: Reason) -> str:
-    where = f" on {case.box}" if case.box not in ("", "*") else ""
-    see = f" | {reason.command}" if reason.command else ""
-    return f"{case.cell}{where}: {reason.what}: {' '.join(reason.said.split())}{see}"
-
-
-def summary(made: Verdict) -> str:
-    """Markdown for a CI step summary."""
-    head, *rest = lines(made)
-    page = [f"## {'✅' if made.passed else '❌'} Gate: {head}", ""]
-    reasons = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.reasons]
-    if reasons:
-        page += ["| cell | box | why | command |", "|---|---|---|---|"]
-        for case, reason in reasons:
-            waived = f" (waived until {reason.waiver.expires}: {reason.waiver.reason})" if reason.waiver else ""
-            said = f"{reason.what}: {reason.said}{waived}"
-            code = f"`{_cell_text(reason.command)}`" if reason.command else ""
-            page.append(f"| `{_cell_text(case.cell)}` | {escaped(case.box)} | {escaped(said)} | {code} |")
-        page.append("")
-    page += [f"- {escaped(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
-    return "\n".join(page) + "\n"
-
-
-def _cell_text(text: str) -> str:
-    return text.replace("`", "'").replace("|", "\\|")
-
-
-def junit(made: Verdict) -> str:
-    """JUnit XML: a test for each required cell, and one for each rule that is of no cell and was broken."""
-    suite = ElementTree.Element("testsuite", name=f"conform gate {made.policy}")
-    counts = Counter({"tests": 0, "failures": 0, "errors": 0, "skipped": 0})
-    for case in (*made.cells, *made.rules):
-        counts["tests"] += 1
-        test = ElementTree.SubElement(suite, "testcase", classname=_xml(case.box or "policy"), name=_xml(case.cell))
-        if case.open:
-            counts["failures"] += 1
-            said = "\n".join(_line(case, reason) for reason in case.open)
-            message = "; ".join(f"{reason.what}: {reason.said}" for reason in case.open)
-            ElementTree.SubElement(test, "failure", message=_xml(message), type=case.open[0].what).text = _xml(said)
-        elif case.reasons:
-            counts["skipped"] += 1
-            waivers = dict.fromkeys(
-                f"{reason.what}, waived until {reason.waiver.expires}: {reason.waiver.reason}"
-                for reason in case.reasons
-                if reason.waiver
-            )
-            ElementTree.SubElement(test, "skipped", message=_xml("; ".join(waivers)))
-    suite.attrib.update({name: str(count) for name, count in counts.items()})
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _xml(text: str) -> str:
-    """Without the characters that XML 1.0 has no way to write."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def mark_good(results: Results) -> Path:

@@ -25,7 +25,9 @@ else:
     import tomli as tomllib
 
 READY = Path(__file__).with_name("policies")
-WAIVABLE = ("missing", "stale", "unverified", "uncompared", "expected", "refused", "logits", "flips", "text")
+WAIVABLE = (
+    "missing", "stale", "unverified", "uncompared", "expected", "refused", "unstable", "logits", "flips", "text",
+)  # fmt: skip
 """What a waiver may name. A failure that nobody expected, too few elements and a wrong placement have no waiver."""
 COSTS = {
     "file_bytes": 1, "load_seconds": 1, "encoder_seconds": 1, "step_p50_seconds": 1, "step_p95_seconds": 1,
@@ -42,11 +44,13 @@ class PolicyError(Exception):
 
 @dataclass(frozen=True)
 class Require:
-    """Cells that must be there, and what of them. ``compared``: least number of elements held against PyTorch."""
+    """Cells that must be there, and what of them. ``bundle``: pattern of the bundle that they are cells of, such as
+    ``opus-mt-en-zh@*``. ``compared``: least number of elements held against PyTorch."""
 
     cells: tuple[str, ...]
     boxes: tuple[str, ...] = ("*",)
     checks: tuple[str, ...] = verdict.CHECKS
+    bundle: str = "*"
     compared: int = 1
     device: str = ""
     precision: str = ""
@@ -132,7 +136,8 @@ def find(text: str) -> Path:
     ready = sorted(path.stem for path in READY.glob("*.toml"))
     if text in ready:
         return READY / f"{text}.toml"
-    raise PolicyError(f"{text}: no such policy; give a .toml file{_meant(text, ready)} or one of {', '.join(ready)}")
+    listed = f"the ready ones are {', '.join(ready)}"
+    raise PolicyError(f"{text}: no such policy{_meant(text, ready)}; give a .toml file; {listed}")
 
 
 def load(path: Path) -> Policy:
@@ -181,13 +186,13 @@ class _Reader:
         return enumerate(listed, 1)
 
     def require(self, table: Any, where: str) -> Require:
-        self.words(table, where, {"cells", "boxes", "checks", "compared", "device", "precision"}, {"cells"})
+        self.words(table, where, {"cells", "boxes", "checks", "bundle", "compared", "device", "precision"}, {"cells"})
         made = dict(table, cells=self.cells(table, where))
         made |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
         self.among(made.get("checks", ()), verdict.CHECKS, where)
         if not isinstance(made.get("compared", 1), int) or made.get("compared", 1) < 1:
             raise self.wrong(where, f"compared is {made['compared']!r}; give a whole number of 1 or more")
-        for name in ("device", "precision"):
+        for name in ("bundle", "device", "precision"):
             self.string(made.get(name, ""), where, name)
         return Require(**made)
 

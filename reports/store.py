@@ -254,6 +254,11 @@ class Store:
     def span(self) -> str:
         return f"there are {len(self.nights)} nights, {self.nights[0]} to {self.nights[-1]}"
 
+    def failures(self, night: str) -> pd.DataFrame:
+        """Every row of a night in which a runtime failed, whatever a later row says: KEY, status, message and run."""
+        table = self.table(night, [*KEY, "status", "message", "run"])
+        return _to_frame(table.filter(pc.is_in(table["status"].cast(pa.string()), pa.array(verdict.OF_RUNTIME))))
+
     def newest(self, columns: Sequence[str] = (*COLUMNS, "night"), nights: Iterable[str] | None = None) -> pd.DataFrame:
         """The last row of each check of each cell, box and bundle: the latest night's, and of that night the latest. Rows
         of backends that were absent are of no cell, and are not among them. May be empty."""

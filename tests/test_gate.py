@@ -15,7 +15,7 @@ import pytest
 from harness import cli
 from harness.judge import verdict
 from harness.rows import Row, RowsError
-from reports import compaction, gate, policy, store
+from reports import compaction, gate, policy, ruling, store
 from tests import helpers, nights
 
 NOW = datetime.fromisoformat(f"{nights.day(0)}T12:00:00+00:00")
@@ -27,7 +27,7 @@ def waive(what: str, expires: str = "2026-12-31", cells: str = CELLS, more: str 
     return f'[[waive]]\ncells = ["{cells}"]\nwhat = ["{what}"]\nreason = "known"\nexpires = {expires}\n{more}\n'
 
 
-def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = None) -> gate.Verdict:
+def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = None) -> ruling.Verdict:
     """The verdict of a policy's text over rows of night 0, at noon of that day."""
     place = tmp_path / "policy.toml"
     place.write_text(text, encoding="utf-8")
@@ -41,7 +41,7 @@ def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = 
     )
 
 
-def reasons(made: gate.Verdict) -> list[tuple[str, str]]:
+def reasons(made: ruling.Verdict) -> list[tuple[str, str]]:
     """What stands against it: the policy's word and what is said."""
     assert made.passed == (not any(case.open for case in (*made.cells, *made.rules)))
     return [(reason.what, reason.said) for case in (*made.cells, *made.rules) for reason in case.open]
@@ -55,8 +55,9 @@ def changed(check: str, **fields: Any) -> list[Row]:
 def test_a_good_cell_passes(tmp_path: Path) -> None:
     made = judged(tmp_path, REQUIRE, *nights.cell())
     assert reasons(made) == []
-    assert gate.lines(made) == [
-        f"PASS policy policy on {tmp_path / 'results'}: 1 required cells, 1 good, 0 bad, 0 reasons, 0 waived"
+    assert ruling.lines(made) == [
+        f"PASS policy policy on {tmp_path / 'results'}: 1 required cells, 1 good, 0 bad, 0 reasons, 0 waived",
+        f"note: judged by bundle {nights.BUNDLE}: 1 cells",
     ]
 
 
@@ -88,7 +89,7 @@ def test_what_only_a_waiver_lets_pass(tmp_path: Path, what: str, rows_of: Callab
     both = '[[require]]\ncells = ["ort@*/cpu/torchscript/unified/fp32/op1[47]"]\n'
     waived = judged(tmp_path / "pass", both + waive(what), *rows_of(), *others)
     assert reasons(waived) == []
-    (line,) = [line for line in gate.lines(waived) if line.startswith("waived until 2026-12-31")]
+    (line,) = [line for line in ruling.lines(waived) if line.startswith("waived until 2026-12-31")]
     assert said in line
     assert line.endswith("(known)") or "(known)" in line
     run_out = judged(tmp_path / "pass", both + waive(what, "2026-10-31"), *rows_of(), *others)
@@ -303,6 +304,33 @@ def test_of_two_recordings_the_newest_counts(tmp_path: Path, capsys: pytest.Capt
     assert ("failed", "logits CRASH") in other, "another bundle is another matter"
 
 
+def test_a_policy_names_the_bundle_whose_cells_it_means(tmp_path: Path) -> None:
+    named = REQUIRE + 'bundle = "toy@*"\n'
+    assert reasons(judged(tmp_path, named, *nights.cell(bundle="toy@b"))) == []
+    (tmp_path / "other").mkdir()
+    found = reasons(judged(tmp_path / "other", named, *nights.cell(bundle="two-rows@c")))
+    assert ("missing", "no such cell on any box with bundle toy@*") in found
+
+
+@pytest.mark.parametrize("status", verdict.OF_RUNTIME)
+def test_what_was_run_until_it_passed_is_not_stable(tmp_path: Path, status: str) -> None:
+    before = nights.row("tokens", status, message="at step 3")
+    nights.write(tmp_path / "results", 0, before, hour=1)
+    run = before.run
+    (found,) = reasons(judged(tmp_path, REQUIRE, *nights.cell()))
+    assert found == ("unstable", f"tokens passes, and was {status} in run {run} of the same night: at step 3")
+    assert reasons(judged(tmp_path, REQUIRE + waive("unstable"), *nights.cell())) == []
+
+
+def test_a_box_that_was_mended_and_an_earlier_night_are_no_instability(tmp_path: Path) -> None:
+    nights.write(
+        tmp_path / "results", 0, nights.row("tokens", "ERROR"), nights.row("logits", "FAIL", box="other"), hour=1
+    )
+    nights.write(tmp_path / "results", -1, nights.row("tokens", "FAIL"))
+    mine = REQUIRE + 'boxes = ["lab"]\n'
+    assert reasons(judged(tmp_path, mine, *nights.cell())) == []
+
+
 @pytest.fixture
 def real(ort_run: Any, tmp_path: Path) -> Path:
     """A copy of a real run's results."""
@@ -310,7 +338,7 @@ def real(ort_run: Any, tmp_path: Path) -> Path:
     return tmp_path / "real"
 
 
-def judge_text(results: Path, table: str) -> gate.Verdict:
+def judge_text(results: Path, table: str) -> ruling.Verdict:
     place = results.parent / "policy.toml"
     place.write_text(f'[[require]]\ncells = ["ort@*/cpu/torchscript/unified/fp32/op17"]\n[text]\n{table}\n')
     return gate.judge(policy.load(place), gate.read(str(results), helpers.EMBEDDED), None, helpers.EMBEDDED)
@@ -330,7 +358,7 @@ def test_a_loss_of_bleu_beyond_the_budget_is_tested_in_pairs(real: Path, method:
     table = f'method = "{method}"\nsamples = 1000\nloss = {{ fp32 = %s }}'
     equal = judge_text(real, table % "0.2")
     assert reasons(equal) == []
-    assert equal.facts == ["text equal to the golden's, nothing to test: 1 fp32 cells"]
+    assert equal.facts[0] == "text equal to the golden's, nothing to test: 1 fp32 cells"
     spoil(real, 4)
     ((what, said),) = reasons(judge_text(real, table % "0.2"))
     assert what == "text"
@@ -348,7 +376,7 @@ def test_a_loss_that_may_be_chance_passes_and_is_said(real: Path) -> None:
     spoil(real, 400)  # one sentence
     made = judge_text(real, "loss = { fp32 = 0.0 }\nconfidence = 0.999")
     assert reasons(made) == []
-    (fact,) = made.facts
+    fact = made.facts[0]
     assert "lost, budget 0 in fp32, p = " in fact
 
 
@@ -427,7 +455,7 @@ def test_a_policy_that_is_not_understood_is_one_line_and_exit_2(
 @pytest.mark.parametrize(
     "results, name, words",
     [
-        ("full", "nigthly", "nigthly: no such policy; give a .toml file, did you mean 'nightly'? or one of new-opset"),
+        ("full", "nigthly", "nigthly: no such policy, did you mean 'nightly'?; give a .toml file; the ready ones are"),
         ("empty", "nightly", "empty: no rows; run pytest --backend"),
         ("absent", "nightly", "absent: no cell has a row; nothing can be judged"),
         ("nowhere", "nightly", "nowhere: no such folder or file"),

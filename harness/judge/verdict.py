@@ -34,6 +34,8 @@ STATUSES: Dict[str, Word] = {
     "XFAIL": Word("xfail", "❌", "expected failure"),
     "XPASS": Word("fail", "✅", "expected to fail, passed"),
 }
+OF_RUNTIME = ("CRASH", "TIMEOUT", "FAIL", "FLAKY")
+"""How a runtime fails; the other failures are of the harness, of the box, or of what was expected."""
 MISSING = Word("skip", "·", "no row")
 RESTAMPED = Word("skip", "⚠️", "passes when re-stamped (IR)")
 PARTIAL = Word("pass", "◐", "what ran passed, not every check did")
