@@ -1,6 +1,7 @@
 """``conform``: record a bundle, see and make what can run on this box, merge rows into a matrix, explain a cell."""
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -15,10 +16,15 @@ from harness.rows import RowsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0; 1 verdict negative; 2 bad input; 130 interrupted."""
+    """Exit code: 0; 1 verdict negative; 2 bad input; 130 interrupted; 141 nobody read to the end."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read, such as head, has seen enough; no verdict was said to the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (BundleError, RowsError, OSError, commands.BadInput) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -135,7 +135,7 @@ def exporters(options: argparse.Namespace) -> int:
         from harness.golden import RecordError, exporters
     except ImportError as error:
         raise BadInput(f"exporting needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
-    from reports import matrix
+    from reports import matrix, matrix_page
 
     try:
         rows = exporters.survey(
@@ -145,7 +145,7 @@ def exporters(options: argparse.Namespace) -> int:
         )  # fmt: skip
     except RecordError as error:
         raise BadInput(str(error)) from error
-    print(matrix.terminal(matrix.build(rows)))
+    print(matrix_page.terminal(matrix.build(rows)))
     return verdict.exit_code((row.status, row.compared) for row in rows)
 
 
@@ -201,7 +201,7 @@ def envs(options: argparse.Namespace) -> int:
 def matrix(options: argparse.Namespace) -> int:
     from harness.launch import EMBEDDED
     from harness.merge import completed, unanswered
-    from reports import matrix, platforms
+    from reports import matrix, matrix_page, platforms
     from reports.folders import read_all
 
     if options.ops is not None:
@@ -217,9 +217,9 @@ def matrix(options: argparse.Namespace) -> int:
             raise BadInput(f"--format {options.format}: the table of platforms is terminal or md")
         page = platforms.table(rows, "simple" if options.format == "terminal" else "github")
     elif options.format == "md" and options.out:
-        page = matrix.markdown(made, _links(options.results, options.out))
+        page = matrix_page.markdown(made, _links(options.results, options.out))
     else:
-        page = matrix.FORMATS[options.format](made)
+        page = matrix_page.FORMATS[options.format](made)
     _show(page, options.out)
     return 0
 
@@ -230,7 +230,7 @@ def operators(options: argparse.Namespace) -> int:
     from harness import node_tests, operators
     from harness.launch import EMBEDDED
     from harness.replay.select import UnknownBackend
-    from reports import matrix
+    from reports import matrix, matrix_page
     from reports.folders import filled, read_all
 
     def say(line: str) -> None:
@@ -272,8 +272,8 @@ def operators(options: argparse.Namespace) -> int:
     for line in operators.gaps(tests, wanted, opsets):
         say(f"note: {line}")
     if columns.wrote:
-        say(matrix.write_page(options.results[0]))
-    _show(matrix.FORMATS[options.format](matrix.build(rows)), options.out)
+        say(matrix_page.write_page(options.results[0]))
+    _show(matrix_page.FORMATS[options.format](matrix.build(rows)), options.out)
     return int(bool(columns.idle))
 
 

@@ -294,15 +294,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if ended is None:
         return
     from harness.rows import read
-    from reports import matrix
+    from reports import matrix, matrix_page
 
     options, outcome = ended
     rows = running.rows if running else [row for place in outcome.files for row in read(place)]
     if config.option.verbose >= 0:
         terminalreporter.section("compatibility matrix")
-        terminalreporter.write_line(matrix.terminal(matrix.build(rows)))
+        terminalreporter.write_line(matrix_page.terminal(matrix.build(rows)))
         terminalreporter.section("conformance")
-    for line in [*outcome.lines(rows), matrix.write_page(options.results)]:
+    for line in [*outcome.lines(rows), matrix_page.write_page(options.results)]:
         terminalreporter.write_line(line)
 
 

@@ -62,6 +62,9 @@ class Row:
     box: str = ""
 
 
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
 def is_fake(version: str) -> bool:
     """Whether a row of that runtime version is a test's fake speaking (`contract.version_of`): it is no evidence."""
     return version.endswith("-fake")
@@ -284,6 +287,8 @@ def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
             if isinstance(values.get("schema"), int) and values["schema"] > SCHEMA:
                 advice = "update this checkout"
             row = from_dict(values)
+            if not TIME.fullmatch(row.time):  # of equal questions the newest answer counts
+                raise ValueError(f"its time is {row.time!r}, not UTC such as 2026-11-30T02:00:00Z")
         except (ValueError, TypeError, AttributeError) as error:
             if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 return

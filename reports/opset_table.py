@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from harness.judge import verdict
 from harness.rows import Row, named, newest, read_all, to_json
-from reports import matrix
+from reports import matrix, matrix_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS / "measured"
@@ -174,7 +174,7 @@ def _section(title: str, rows: list[Row]) -> str:
     if not rows:
         return ""
     links = {row.run: f"measured/{_file(row)}" for row in rows}
-    return matrix.markdown(matrix.build(rows), links).replace("# Compatibility matrix", f"## {title}", 1).rstrip()
+    return matrix_page.markdown(matrix.build(rows), links).replace("# Compatibility matrix", f"## {title}", 1).rstrip()
 
 
 def _file(row: Row) -> str:

@@ -1,7 +1,10 @@
 """``conform``: what each command says of itself, exit codes, and what this box has."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import venv
 from pathlib import Path
 from typing import Any
@@ -89,6 +92,15 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], words: str
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert words in line
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "harness.cli", "matrix", f"{select.ROOT}/docs/measured/versions.jsonl.gz"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_backends_are_shown_in_80_columns() -> None:

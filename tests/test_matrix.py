@@ -13,7 +13,7 @@ from wcwidth import wcswidth
 
 from harness.judge import verdict
 from harness.rows import Row, to_json
-from reports import matrix
+from reports import matrix, matrix_page
 from tests import helpers
 
 CLOCK = itertools.count()
@@ -59,11 +59,12 @@ def entry(*rows: Row) -> matrix.Entry:
 
 
 def lines_of(*rows: Row) -> list[str]:
-    return matrix.terminal(matrix.build(rows)).splitlines()
+    return matrix_page.terminal(matrix.build(rows)).splitlines()
 
 
 WIDE = [
-    row("FAIL" if (opset, layout) == (12, "split") else "PASS", backend=backend, version=version, layout=layout, opset=opset,
+    row("FAIL" if (opset, layout) in ((12, "split"), (13, "static")) else "PASS",
+        backend=backend, version=version, layout=layout, opset=opset,
         message="logits at step 15: [3] is 4.25, PyTorch has 17.125, which is as far apart as two sentences of Chinese 阀门")
     for backend, version in (
         ("ort", "1.32.0"), ("ort", "1.10.0"), ("openvino", "2026.4.1"), ("openvino", "2024.6.0"), ("reference", "1.23.2"),
@@ -94,7 +95,7 @@ def test_no_cell_is_lost_in_the_folds() -> None:
     text = "\n".join(lines_of(*WIDE))
     cells = len({one.cell for one in WIDE})
     assert text.count("◐") + text.count("❌") - len(re.findall("◐ what|❌ wrong", text)) == cells
-    assert text.count("❌[1]") == cells // 45
+    assert text.count("❌[1]") == 2 * cells // 45
 
 
 def test_table_columns_line_up_under_their_heads() -> None:
@@ -163,6 +164,27 @@ def test_layouts_that_agree_share_a_column_where_room_is_short() -> None:
     assert (text.count("all"), text.count("unified")) == (8, 1), "what differs stays apart"
 
 
+def test_layouts_that_agree_wherever_they_have_a_graph_share_a_column_too() -> None:
+    rows = [
+        row(
+            "FAIL" if layout == "unified" else "PASS", version=f"1.{minor}.0", layout=layout, opset=opset, message="bad"
+        )
+        for minor in range(9)
+        for layout in ("split", "static", "unified")
+        for opset in range(9, 24 if layout != "static" else 20)
+    ]
+    text = "\n".join(lines_of(*rows))
+    heads, _, _ = text.partition("what ran passed")
+    assert [heads.count(layout) for layout in ("split", "static", "unified")] == [9, 9, 9]
+    symbols = text.count("◐") + text.count("❌") - len(re.findall("◐ what|❌ wrong", text))
+    assert symbols == 9 * 2 * 15, "split speaks for static, and static takes no line from it"
+    assert "1.8.0 split, static  " in matrix_page.markdown(matrix.build(rows))
+    rows = [one for one in rows if (one.version, one.layout, one.opset) != ("1.3.0", "static", 12)]
+    page = matrix_page.markdown(matrix.build(rows))
+    assert "1.3.0 split  " in page, "a graph that was not run is no agreement"
+    assert "1.3.0 static  " in page
+
+
 def test_a_refusal_names_its_reason_once_whatever_the_opset() -> None:
     said = lines_of(
         *(row("UNSUPPORTED", opset=opset, kind="opset", message=f"Opset {opset} is too new") for opset in (16, 17))
@@ -208,7 +230,7 @@ def test_a_layout_without_a_graph_of_an_opset_does_not_hold_the_others_back() ->
 
 def test_a_cell_links_to_its_rows() -> None:
     made = matrix.build([row(run="box-1"), row("FAIL", opset=9, message="bad", run="box-2")])
-    page = matrix.markdown(made, {"box-1": "../results/box-1.jsonl"})
+    page = matrix_page.markdown(made, {"box-1": "../results/box-1.jsonl"})
     assert "[◐](../results/box-1.jsonl)" in page
     assert "[❌](box-2.jsonl)[" in page
     assert {one["rows"] for one in matrix.records(made)} == {"box-1.jsonl", "box-2.jsonl"}
@@ -220,7 +242,7 @@ def test_two_exporters_of_an_opset_are_two_lines() -> None:
     made = matrix.build([row(opset=18), other])
     assert [line.exporter for line in made.lines] == ["dynamo", "torchscript"]
     assert len(made.columns) == 1
-    assert "18 dynamo" in matrix.terminal(made)
+    assert "18 dynamo" in matrix_page.terminal(made)
 
 
 def test_absent_backends_stand_below_until_some_run_finds_them() -> None:
@@ -237,16 +259,16 @@ def test_a_version_that_is_absent_is_not_hidden_by_another_that_is_here() -> Non
 
 def test_only_absent_backends() -> None:
     made = matrix.build([absent("tensorrt")])
-    assert "⬜ tensorrt: it is not installed" in matrix.terminal(made)
-    assert "⬜ tensorrt" in matrix.markdown(made)
-    assert json.loads(matrix.to_json(made)) == []
-    assert matrix.to_csv(made).startswith("cell")
+    assert "⬜ tensorrt: it is not installed" in matrix_page.terminal(made)
+    assert "⬜ tensorrt" in matrix_page.markdown(made)
+    assert json.loads(matrix_page.to_json(made)) == []
+    assert matrix_page.to_csv(made).startswith("cell")
 
 
 def test_formats_say_the_same() -> None:
     made = matrix.build([*WIDE, expected(opset=40, backend="openvino", version="2026.4.1")])
-    flat = json.loads(matrix.to_json(made))
-    table = list(csv.DictReader(io.StringIO(matrix.to_csv(made))))
+    flat = json.loads(matrix_page.to_json(made))
+    table = list(csv.DictReader(io.StringIO(matrix_page.to_csv(made))))
     assert [one["cell"] for one in flat] == [one["cell"] for one in table]
     assert {(one["cell"], one["status"], str(one["opset"])) for one in flat} == {
         (one["cell"], one["status"], one["opset"]) for one in table
@@ -255,7 +277,7 @@ def test_formats_say_the_same() -> None:
     known = next(one for one in flat if one["opset"] == 40)
     assert (known["status"], known["step"], known["symbol"]) == ("FAIL", 7, "❌")
     assert "a known fault" in known["reason"]
-    page = matrix.markdown(made)
+    page = matrix_page.markdown(made)
     assert page.startswith("# Compatibility matrix\n\n| ")
     assert page.count("❌") - 1 == sum(one["symbol"] == "❌" for one in flat)
     assert page.count("◐") - 1 == sum(one["symbol"] == "◐" for one in flat)
@@ -264,7 +286,7 @@ def test_formats_say_the_same() -> None:
 
 
 def test_a_runtimes_words_do_not_break_the_page() -> None:
-    page = matrix.markdown(matrix.build([row("ERROR", message="<b>bold</b> | `code` *star*")]))
+    page = matrix_page.markdown(matrix.build([row("ERROR", message="<b>bold</b> | `code` *star*")]))
     (note,) = [line for line in page.splitlines() if line.startswith("- [1]")]
     assert r"\<b>bold\</b> \| \`code\` \*star\*" in note
 
@@ -289,7 +311,7 @@ def test_boxes_are_merged(tmp_path: Path) -> None:
     assert conform(tmp_path).stdout == conform(tmp_path / "two.jsonl", tmp_path / "one.jsonl").stdout
 
 
-@pytest.mark.parametrize("form", sorted(matrix.FORMATS))
+@pytest.mark.parametrize("form", sorted(matrix_page.FORMATS))
 def test_a_page_can_be_written(form: str, tmp_path: Path) -> None:
     write(tmp_path / "one.jsonl", row())
     shown = conform(tmp_path, "--format", form).stdout

@@ -12,7 +12,7 @@ from harness.campaign import Campaign
 from harness.golden.record import record
 from harness.judge import verdict
 from harness.rows import Row
-from reports import matrix, platforms
+from reports import matrix, matrix_page, platforms
 from tests import environments, faked, helpers
 
 ONE_CELL = ("--opset=17", "--layout=split")
@@ -197,7 +197,7 @@ def test_rows_of_a_fake_enter_no_matrix() -> None:
     cell = "tensorrt@8.5.3-fake/fake-orin/torchscript/split/fp32/op17"
     for row in rows.values():
         row.backend, row.version, row.cell, row.opset = "tensorrt", "8.5.3-fake", cell, 17
-    page = matrix.terminal(matrix.build([*rows.values(), *_honest()]))
+    page = matrix_page.terminal(matrix.build([*rows.values(), *_honest()]))
     assert "✅" not in page.replace("✅ pass", "").replace("     17  ✅", "")
     assert "⬜ tensorrt@8.5.3-fake: a test's fake, left out: its rows are no evidence" in page
     assert matrix.records(matrix.build(rows.values())) == []

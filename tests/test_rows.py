@@ -26,7 +26,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def line(**changes: Any) -> str:
-    made = json.loads(rows.to_json(rows.Row("logits", "PASS", compared=5, cell="c", run="r", time="t", box="b")))
+    made = json.loads(rows.to_json(rows.Row("logits", "PASS", compared=5, cell="c", run="r", box="b")))
+    made["time"] = "2026-11-30T02:00:00Z"
     return json.dumps({**made, **changes})
 
 
@@ -67,6 +68,7 @@ def test_numbers_that_json_has_not_are_strings_and_come_back(file: Path, valid: 
     row = rows.Row(
         "logits", "FAIL", value=math.inf, bound=-math.inf, floor=math.nan, detail={"a": [math.inf, {"b": math.nan}]}
     )
+    row.time = "2026-11-30T02:00:00Z"
     text = rows.to_json(row)
     written = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert (written["value"], written["bound"], written["floor"]) == ("inf", "-inf", "nan")
@@ -94,6 +96,7 @@ def test_last_line_cut_short_is_left_out(file: Path) -> None:
     [
         "{", "[1]", "17", '"text"', line(schema=0), line(extra=1), line(value="big"), line(status="GREEN"),
         line(check="vibes"), line(stage="later"), line(compared="many"), line(detail=[]), line(time=None),
+        line(time=""), line(time="yesterday"),
         line(status="XFAIL"), line(opset="seventeen"),
     ],
 )  # fmt: skip
@@ -138,7 +141,9 @@ def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
 
 
 def test_a_rows_file_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows.time, "strftime", lambda *_: "20260101T000000Z")
+    monkeypatch.setattr(
+        rows.time, "strftime", lambda form, *_: "20260101T000000Z" if "-" not in form else "2026-01-01T00:00:00Z"
+    )
     first = rows.Writer(str(tmp_path), {})
     first.write(rows.Row("logits", "PASS"))
     first.close()

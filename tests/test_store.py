@@ -397,7 +397,7 @@ def test_bad_input_is_one_line_and_exit_2(
 def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
     path.write_text(path.read_text().replace(f"{nights.day(0)}T02", "yesterday"))
-    with pytest.raises(rows.RowsError, match="a row's time is not UTC"):
+    with pytest.raises(rows.RowsError, match="not UTC such as"):
         store.load([tmp_path])
 
 
