@@ -6,7 +6,9 @@ libraries of the system.
 """
 
 import hashlib
+import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,10 +22,11 @@ SETTLED = ("PASS", "FAIL", "UNSUPPORTED", "UNVERIFIED", "XFAIL", "XPASS")
 def sources() -> str:
     """SHA-256 of whatever in this checkout decides about a row: harness, adapters, expectations."""
     digest = hashlib.sha256()
-    for folder in ("harness", "backends"):
-        for place in sorted(Path(ROOT, folder).rglob("*")):
-            if place.suffix in (".py", ".toml"):
-                digest.update(f"{place.relative_to(ROOT)}\n".encode() + place.read_bytes())
+    walks = (os.walk(os.path.join(ROOT, folder)) for folder in ("harness", "backends"))
+    paths = [os.path.join(where, name) for where, _, names in itertools.chain(*walks) for name in names]
+    for path in sorted(path for path in paths if path.endswith((".py", ".toml"))):
+        with open(path, "rb") as stream:
+            digest.update(path[len(ROOT) :].encode() + b"\n" + stream.read())
     return digest.hexdigest()
 
 
@@ -33,8 +36,8 @@ def condition(*parts: str) -> str:
 
 
 def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
-    """The rows, of this box's runs in the folder, of cells that were settled under the same condition; of a cell the newest
-    run counts, even if it settled nothing. Raises RowsError for a damaged rows file."""
+    """The rows, of this box's runs in the folder, of cells that were settled under the same condition, and whose sidecar
+    files are still there; of a cell the newest run counts, even if it settled nothing. Raises RowsError for a damaged file."""
     cells: dict[str, list[Row]] = {}
     for place in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda one: one.stat().st_mtime):
         try:
@@ -52,7 +55,7 @@ def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
         cells.update(found)
     for answers in cells.values():
         last = {row.check: row for row in answers}.values()
-        if all(map(_is_settled, last)):
+        if all(_is_settled(row) and (not row.series or (results / row.series).is_file()) for row in last):
             yield from last
 
 

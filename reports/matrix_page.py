@@ -84,7 +84,7 @@ class _Page:
         return made
 
     def _agree(self, columns: Sequence[Column]) -> bool:
-        """Whether they say the same in each line, wherever their layouts have a graph; operators, also where they have none."""
+        """Whether they say the same in each line: layouts wherever they have a graph, operators everywhere."""
 
         def there(line: Line, column: Column) -> bool:
             return column.layout not in LAYOUTS or (line, column.layout) in self.graphs

@@ -505,6 +505,14 @@ def test_what_is_settled_and_unchanged_is_not_asked_again(tmp_path: Path, valid:
     assert helpers.rows_in(tmp_path) == rows, "nothing was written twice"
     assert f"last run {rows[-1]['time']}" in done.stdout
 
+    traces = {row["opset"]: tmp_path / row["series"] for row in rows if row["series"]}
+    kept = traces[16].rename(tmp_path / "kept")
+    done = helpers.conformance(tmp_path, "--reuse", *asked)
+    assert "2 of them are answers of earlier runs" in done.stdout, "whose figures are gone is asked again"
+    kept.rename(traces[16])
+    for other in set(tmp_path.glob("*.jsonl")) - {first}:
+        other.unlink()
+
     text = first.read_text(encoding="utf-8")
     spoilt = [{**row, "status": "CRASH"} if row["opset"] == 17 else row for row in rows]
     first.write_text("".join(json.dumps(row) + "\n" for row in spoilt), encoding="utf-8")
