@@ -37,7 +37,7 @@ def condition(*parts: str) -> str:
 
 def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
     """The rows, of this box's runs in the folder, of cells that were settled under the same condition, and whose sidecar
-    files are still there; of a cell the newest run counts, even if it settled nothing. Raises RowsError for a damaged file."""
+    files are still there; of a cell the newest run counts, even if it settled nothing. Raises RowsError."""
     cells: dict[str, list[Row]] = {}
     for place in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda one: one.stat().st_mtime):
         try:
