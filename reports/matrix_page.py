@@ -65,15 +65,15 @@ class _Page:
         entry = self.matrix.entries.get((line, column))
         return (entry.symbol if entry else verdict.MISSING.symbol) + self.marks.get((line, column), "")
 
-    def heads(self, columns: Sequence[Column], short: bool) -> list[_Head]:
-        """One head a column, or, ``short``, one for the layouts of a runtime that agree, named by its version."""
+    def heads(self, columns: Sequence[Column], joined: bool = True, short: bool = False) -> list[_Head]:
+        """One head a column, or, ``joined``, one for layouts of a runtime that agree; ``short``: named by its version."""
         made = []
         for runtime, group in groupby(columns, key=lambda column: column.runtime):
             same = list(group)
             name = runtime.partition("@")[2] or runtime if short else runtime
             groups: list[list[Column]] = []
             for column in same:
-                kin = next((other for other in groups if short and self._agree([*other, column])), None)
+                kin = next((other for other in groups if joined and self._agree([*other, column])), None)
                 if kin is None:
                     groups.append([column])
                 else:
@@ -113,11 +113,12 @@ class _Page:
         return [line for line in self.matrix.lines if any((line, column) in self.matrix.entries for column in shown)]
 
     def folds(self) -> Iterable[tuple[str, list[_Head]]]:
-        """Corner and heads of each table: one where all fits, else tables of one runtime family."""
-        whole = self.heads(self.matrix.columns, short=False)
-        if self.fits("opset", whole):
-            yield "opset", whole
-            return
+        """Corner and heads of each table: one where all fits, if need be joined, else tables of one runtime family."""
+        for joined in (False, True):
+            whole = self.heads(self.matrix.columns, joined)
+            if self.fits("opset", whole):
+                yield "opset", whole
+                return
         for family, group in groupby(self.matrix.columns, key=lambda column: column.backend):
             corner, fold = f"{family}\nopset", []  # type: tuple[str, list[_Head]]
             for _, same in groupby(self.heads(list(group), short=True), key=lambda head: head.runtime):
@@ -141,7 +142,7 @@ def terminal(matrix: Matrix) -> str:
     page = _Page(matrix)
     tables = [page.table(heads, corner) for corner, heads in page.folds() if heads]
     lines = "\n\n".join(tables).split("\n")
-    for text in [legend(matrix), *newest_common(matrix), *page.notes, *_absences(matrix), *_facts(matrix)]:
+    for text in [legend(matrix, tables), *newest_common(matrix), *page.notes, *_absences(matrix), *_facts(matrix)]:
         # A path or a command is longer than a line at times, and is of use only in one piece.
         lines += wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
@@ -164,7 +165,7 @@ def markdown(matrix: Matrix, links: Mapping[str, str] | None = None) -> str:
         tables.append(str(tabulate(body, headers=[f"{_escaped(family)} opset", *names], tablefmt="github",
                                    disable_numparse=True)))  # fmt: skip
     lists = ["\n".join("- " + _escaped(text) for text in texts) for texts in (page.notes, _absences(matrix))]
-    words = [legend(matrix), *(_escaped(text) for text in newest_common(matrix))]
+    words = [legend(matrix, tables), *(_escaped(text) for text in newest_common(matrix))]
     blocks = ["# Compatibility matrix", *tables, *words, *lists, *_facts(matrix)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -183,15 +184,15 @@ def _last(matrix: Matrix, head: _Head, name: str) -> str:
     return max(row.time for row in rows)[:10] if name == "time" else ", ".join(sorted({row.box for row in rows}))
 
 
-def legend(matrix: Matrix) -> str:
-    """The meaning of the symbols that stand in this matrix."""
+def legend(matrix: Matrix, tables: Sequence[str]) -> str:
+    """The meaning of the symbols that stand in this matrix; ``tables``: as they are shown."""
     used = {entry.symbol for entry in matrix.entries.values()} | {
         verdict.STATUSES[row.status].symbol for row in matrix.absent
     }
     known = [verdict.STATUSES[status] for status in verdict.SEVERITY]
     known += [verdict.RESTAMPED, verdict.PARTIAL, verdict.BUILT, verdict.SIMULATED]
     words = [f"{word.symbol} {word.meaning}" for word in known if word.symbol in used]
-    missing = len(matrix.entries) < len(matrix.lines) * len(matrix.columns)
+    missing = any(verdict.MISSING.symbol in table for table in tables)
     return " · ".join(words + ([f"{verdict.MISSING.symbol} {verdict.MISSING.meaning}"] if missing else []))
 
 

@@ -185,6 +185,26 @@ def test_layouts_that_agree_wherever_they_have_a_graph_share_a_column_too() -> N
     assert "1.3.0 static  " in page
 
 
+def test_layouts_are_joined_before_the_table_is_folded() -> None:
+    rows = [
+        row(
+            "FAIL" if (backend, layout) == ("openvino", "unified") else "PASS",
+            backend=backend,
+            layout=layout,
+            opset=opset,
+        )
+        for backend in ("openvino", "ort")
+        for layout in ("split", "static", "static-scatter", "unified")
+        for opset in (16, 17)
+        if layout != "static-scatter" or opset == 16
+    ]
+    runtimes, *heads, _, line = (line.split() for line in lines_of(*rows)[:6])
+    assert runtimes == ["opset", "openvino@1.32.0", "ort@1.32.0"]
+    assert heads == [["split", "unified", "all"], ["static"], ["static-scatter"]]
+    assert line == ["16", "◐", "❌[1]", "◐"]
+    assert "no row" not in " ".join(lines_of(*rows))
+
+
 def test_a_refusal_names_its_reason_once_whatever_the_opset() -> None:
     said = lines_of(
         *(row("UNSUPPORTED", opset=opset, kind="opset", message=f"Opset {opset} is too new") for opset in (16, 17))
