@@ -6,6 +6,7 @@ and the cell's device says so: ``cuda+cpu``.
 """
 
 import collections
+import difflib
 import importlib
 import json
 import os
@@ -67,13 +68,20 @@ class Provider:
         """Look the provider up and create it once. Raises Absent."""
         # Read by NVIDIA's libraries as they load: float32 is float32, whatever a version's default is.
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-        listed = {name.replace("ExecutionProvider", "").lower(): name for name in ort.get_available_providers()}
+        listed, known = (
+            {name.replace("ExecutionProvider", "").lower(): name for name in names}
+            for names in (ort.get_available_providers(), ort.get_all_providers())
+        )
         package = PACKAGES.get(self.family, f"onnxruntime-{self.family}")
         self.name = listed.get(self.family, "") or self._plugin(ort)
         if not self.name:
+            advice = f"pip install {package}, in an environment of its own: it replaces onnxruntime"
+            if self.family not in known:
+                near = difflib.get_close_matches(self.family, known, 1)
+                meant = f"did you mean {near[0]!r}? " if near else ""
+                advice = f"{meant}onnxruntime {ort.__version__} knows {', '.join(sorted(known))}"
             raise contract.Absent(
-                f"this onnxruntime has no provider {self.family!r}, it has {', '.join(sorted(listed))}",
-                f"pip install {package}, in an environment of its own: it replaces onnxruntime",
+                f"this onnxruntime has no provider {self.family!r}, it has {', '.join(sorted(listed))}", advice
             )
         try:
             made = self.name in self.session(ort, RELU, ort.SessionOptions()).get_providers()

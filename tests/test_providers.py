@@ -151,6 +151,10 @@ def test_a_provider_that_nobody_has_is_absent_with_its_package(tmp_path: Path) -
     assert "pip install onnxruntime-vitisai, in an environment of its own" in run.stderr
     cuda = helpers.conformance(tmp_path / "cuda", "--backend=ort:cuda", *ONE_CELL)
     assert "pip install onnxruntime-gpu" in cuda.stderr
+    slip = helpers.conformance(tmp_path / "slip", "--backend=ort:cudda", *ONE_CELL)
+    assert slip.returncode == 4
+    assert "did you mean 'cuda'?" in slip.stderr
+    assert "pip install" not in slip.stderr, "no package of a name that somebody mistyped"
 
 
 BOXES = [
