@@ -120,7 +120,7 @@ class Campaign:
         options = self.options
         return (
             graph.opset in options.opset
-            and options.layout in (None, graph.layout)
+            and (options.layout is None or graph.layout in options.layout.split(","))
             and options.exporter in (None, graph.exporter)
             and options.precision in (None, graph.precision)
         )

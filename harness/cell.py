@@ -4,6 +4,8 @@ import argparse
 import re
 from typing import NamedTuple
 
+from backends.contract import LAYOUTS
+
 FORM = re.compile(
     r"(?P<backend>[^@/]+)@(?P<version>[^/]+)/(?P<device>[^/]+)/(?P<exporter>[^/]+)/(?P<layout>[^/]+)"
     r"/(?P<precision>[^/]+)/op(?P<opset>\d+)\Z"
@@ -46,6 +48,14 @@ def span(text: str) -> range:
     if not opsets:
         raise argparse.ArgumentTypeError(f"{text!r} is an empty range; write the lower opset first")
     return opsets
+
+
+def layouts(text: str) -> str:
+    """Layouts of a command line, with commas. Raises argparse's error, which names the option."""
+    for name in text.split(","):
+        if name not in LAYOUTS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not a layout; there are {', '.join(LAYOUTS)}")
+    return text
 
 
 def count(text: str) -> int:

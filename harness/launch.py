@@ -24,7 +24,7 @@ class Options:
     backends: list[str]
     bundle: Path = EMBEDDED
     opset: range = range(1, 99)
-    layout: str | None = None
+    layout: str | None = None  # several with commas
     precision: str | None = None
     python: str | None = None
     limits: Limits = field(default_factory=Limits)

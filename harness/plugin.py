@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.contract import LAYOUTS
-from harness.cell import span
+from harness.cell import layouts, span
 from harness.launch import EMBEDDED, Launch, Options, cores, shares
 from harness.replay.host import Limits
 from harness.replay.select import ROOT, UnknownBackend
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add("--bundle", type=Path, default=EMBEDDED, help="folder made by `conform record` (default: the embedded one)")
     add("--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 14 or 12-17 (default: all)")
-    add("--layout", choices=LAYOUTS, help="only this layout (default: all)")
+    add("--layout", type=layouts, help=f"only these, with commas: {', '.join(LAYOUTS)} (default: all)")
     add("--exporter", help="only graphs of this exporter, e.g. torchscript or dynamo (default: all)")
     add("--precision", help="only graphs of this precision, e.g. fp32 (default: all)")
     add("--backend-python", help="interpreter that has the runtime (default: this one)")

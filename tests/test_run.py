@@ -143,7 +143,7 @@ def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
         (["--backend=ort", "--opset=99"], "--opset 9-"),
         (["--backend=ort", "--precision=fp8"], "fp32"),
         (["--opset=seventeen"], "'seventeen' is not an opset or a range such as 12-17"),
-        (["--layout=fixed"], "invalid choice"),
+        (["--layout=unified,fixed"], "'fixed' is not a layout; there are split, unified, static, static-scatter"),
         (["--backend-python=/no/such/python"], "/no/such/python: no such interpreter"),
         (["--cell-timeout=soon"], "soon"),
     ],
@@ -415,6 +415,14 @@ def test_the_harness_own_tests_see_no_conformance_hooks(tmp_path: Path) -> None:
     assert "compatibility matrix" not in done.stdout
     assert "test_decodes_like_pytorch" not in done.stdout
     assert not (tmp_path / "results").exists()
+
+
+def test_layouts_are_given_with_commas(tmp_path: Path) -> None:
+    done = helpers.conformance(
+        tmp_path, "--opset=16", "--layout=static,static-scatter", "--collect-only", "-q", "-k", "logits"
+    )
+    found = re.findall(r"torchscript/([\w-]+)/fp32/op16", done.stdout)
+    assert sorted(found) == ["static", "static-scatter"], done.stdout
 
 
 def test_matrix_page_keeps_earlier_runs(tmp_path: Path) -> None:

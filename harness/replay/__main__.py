@@ -12,7 +12,7 @@ from typing import List, Tuple
 
 from backends.contract import LAYOUTS, Absent
 from harness.bundle import Bundle, BundleError
-from harness.cell import span
+from harness.cell import layouts, span
 from harness.judge import verdict
 from harness.replay import select, worker
 from harness.replay.cell import NUMERIC, identify
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)"
     )
-    parser.add_argument("--layout", help=f"one of {', '.join(LAYOUTS)} (default: all)")
+    parser.add_argument("--layout", type=layouts, help=f"with commas: {', '.join(LAYOUTS)} (default: all)")
     parser.add_argument("--exporter", help="torchscript or dynamo (default: both)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
         graph
         for graph in bundle.graphs
         if graph.opset in options.opset
-        and options.layout in (None, graph.layout)
+        and (options.layout is None or graph.layout in options.layout.split(","))
         and options.exporter in (None, graph.exporter)
     ]
     if not chosen:
