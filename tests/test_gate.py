@@ -459,6 +459,7 @@ def test_a_policy_that_is_not_understood_is_one_line_and_exit_2(
         ("empty", "nightly", "empty: no rows; run pytest --backend"),
         ("absent", "nightly", "absent: no cell has a row; nothing can be judged"),
         ("nowhere", "nightly", "nowhere: no such folder or file"),
+        ("full@", "nightly", "full@: names no night after @; give DIR@2026-11-30"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
