@@ -16,7 +16,7 @@ import numpy as np
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import completed
-from harness.rows import Row, RowsError, contradiction, is_fake, seen_status
+from harness.rows import Row, RowsError, contradiction, is_fake, newest, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
 from reports.policy import COSTS, METHODS, Policy, Require, Text, matches
@@ -44,25 +44,24 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
     rows = store.Store([folder], say=say)
     night = word and store.night_named(rows, word)
     base = folder if folder.is_dir() else folder.parent
-    newest_rows = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
-    found = completed([(base, row) for row in newest_rows], bundle)
+    written = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
+    # What is answered here is as old as the tokens that it is answered from: a row written later stands.
+    found = newest(completed([(base, row) for row in written], bundle))
     if not found:
         raise RowsError(f"{text}: no cell has a row; nothing can be judged")
     cells: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in found:
         cells.setdefault((row.cell, row.box, row.bundle), {})[row.check] = row
-    newest: dict[tuple[str, str, str], str] = {}
+    recordings: dict[tuple[str, str, str], str] = {}
     for (cell, box, name), checks in cells.items():
         kin = (cell, box, name.partition("@")[0])
-        if kin not in newest or _last(cells[(cell, box, newest[kin])]) < _last(checks):
-            newest[kin] = name
-    kept = {
-        key: checks for key, checks in cells.items() if newest[(key[0], key[1], key[2].partition("@")[0])] == key[2]
-    }
+        if kin not in recordings or _last(cells[(cell, box, recordings[kin])]) < _last(checks):
+            recordings[kin] = name
+    kept = {key: checks for key, checks in cells.items() if recordings[(*key[:2], key[2].partition("@")[0])] == key[2]}
     if len(kept) < len(cells):
         say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
     text = f"{folder}@{night}" if night else text
-    return Results(base, text, kept, night or rows.nights[-1], _overruled(rows, newest_rows))
+    return Results(base, text, kept, night or rows.nights[-1], _overruled(rows, found))
 
 
 def _overruled(rows: store.Store, judged: list[Row]) -> dict[tuple[str, ...], str]:
