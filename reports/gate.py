@@ -54,10 +54,10 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
         cells.setdefault((row.cell, row.box, row.bundle), {})[row.check] = row
     recordings: dict[tuple[str, str, str], str] = {}
     for (cell, box, name), checks in cells.items():
-        kin = (cell, box, name.partition("@")[0])
+        kin = (cell, box, _unrecorded(name))
         if kin not in recordings or _last(cells[(cell, box, recordings[kin])]) < _last(checks):
             recordings[kin] = name
-    kept = {key: checks for key, checks in cells.items() if recordings[(*key[:2], key[2].partition("@")[0])] == key[2]}
+    kept = {key: checks for key, checks in cells.items() if recordings[(*key[:2], _unrecorded(key[2]))] == key[2]}
     if len(kept) < len(cells):
         say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
     text = f"{folder}@{night}" if night else text
@@ -109,8 +109,8 @@ class _Judge:
                         key for key in self.results.cells
                         if matches(pattern, key[0]) and fnmatchcase(key[1], box) and fnmatchcase(key[2], need.bundle)
                     ]  # fmt: skip
-                    for cell, where in self._absent(pattern, box, hits):
-                        self._add(cases, (cell, where, ""), [self._missing(cell, where, need.bundle)])
+                    for cell, where, name in self._absent(pattern, box, need.bundle, hits):
+                        self._add(cases, (cell, where, ""), [self._missing(cell, where, name)])
                     for key in hits:
                         required[key] = None
                         self._add(cases, key, self._cell(need, self.results.cells[key]))
@@ -142,15 +142,19 @@ class _Judge:
             if reason not in case.reasons:
                 case.reasons.append(reason)
 
-    def _absent(self, pattern: str, box: str, hits: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-        """What should be there and is not: the pattern itself, and cells that the baseline has, in whatever version."""
+    def _absent(
+        self, pattern: str, box: str, bundle: str, hits: list[tuple[str, str, str]]
+    ) -> Iterator[tuple[str, str, str]]:
+        """What should be there and is not: the pattern itself, and cells that the baseline has, in whatever version and
+        recording of their bundle."""
         if not hits:
-            yield pattern, box
+            yield pattern, box, bundle
         elif self.baseline:
-            there = {(_versionless(cell), where) for cell, where, _ in hits}
-            for cell, where, _ in self.baseline.cells:
-                if matches(pattern, cell) and fnmatchcase(where, box) and (_versionless(cell), where) not in there:
-                    yield cell, where
+            there = set(map(_lasting, hits))
+            for key in self.baseline.cells:
+                of_it = fnmatchcase(_unrecorded(key[2]), _unrecorded(bundle))
+                if of_it and matches(pattern, key[0]) and fnmatchcase(key[1], box) and _lasting(key) not in there:
+                    yield key[0], key[1], bundle if bundle != "*" else _unrecorded(key[2])
 
     def _missing(self, cell: str, box: str, bundle: str) -> Reason:
         command = f"pytest --backend={cell.partition('@')[0]} --opset={cell.rpartition('/op')[2]}"
@@ -265,13 +269,12 @@ class _Judge:
         if not self.policy.cost:
             return
         assert self.baseline is not None, "a policy of costs is judged against a baseline"
-        before = {(_versionless(cell), box): checks for (cell, box, _), checks in self.baseline.cells.items()}
+        before = {_lasting(key): checks for key, checks in self.baseline.cells.items()}
         pairs: dict[str, list[tuple[Row, Row]]] = {}
-        for cell, box, bundle in required:
-            new = self.results.cells[(cell, box, bundle)].get("cost")
-            old = before.get((_versionless(cell), box), {}).get("cost")
+        for key in required:
+            new, old = self.results.cells[key].get("cost"), before.get(_lasting(key), {}).get("cost")
             if new is not None:
-                both = pairs.setdefault(box, [])
+                both = pairs.setdefault(key[1], [])
                 if old is not None and old.status == new.status == "PASS":
                     both.append((new, old))
         for box, rows in sorted(pairs.items()):
@@ -301,8 +304,14 @@ class _Judge:
             self.facts.append(said)
 
 
-def _versionless(cell: str) -> str:
-    return re.sub(r"@[^/]*", "", cell, count=1)
+def _unrecorded(bundle: str) -> str:
+    """The name that all recordings of a bundle share."""
+    return bundle.partition("@")[0]
+
+
+def _lasting(key: tuple[str, str, str]) -> tuple[str, str, str]:
+    """A cell, box and bundle without what a new runtime, or a new recording, changes of them."""
+    return re.sub(r"@[^/]*", "", key[0], count=1), key[1], _unrecorded(key[2])
 
 
 def _verdict_of(row: Row) -> Iterator[Reason]:

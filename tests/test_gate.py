@@ -160,6 +160,20 @@ def test_what_the_baseline_has_and_these_results_lack_is_missing(tmp_path: Path)
     assert reasons(judged(tmp_path, text, *nights.cell(), *nights.cell(opset=12), baseline=before)) == []
 
 
+def test_what_the_baseline_has_is_of_its_bundle(tmp_path: Path) -> None:
+    """Another bundle's cell of the same name stands in for none; a new recording of the bundle does."""
+    toy, big = nights.cell(bundle="toy@a"), nights.cell(bundle="big@b")
+    again = [replace(row, bundle="toy@c") for row in toy]
+    assert reasons(judged(tmp_path, REQUIRE, *again, baseline=toy)) == []
+    found = reasons(judged(tmp_path, REQUIRE, *again, baseline=[*toy, *big]))
+    assert found == [("missing", "no such cell on lab with bundle big")]
+    wide = REQUIRE.replace("unified", "*")
+    split = nights.cell(bundle="big@b", layout="split")
+    assert reasons(judged(tmp_path, wide + 'bundle = "toy@c"\n', *again, baseline=[*toy, *split])) == []
+    found = reasons(judged(tmp_path, wide + 'bundle = "big@c"\n', *nights.cell(bundle="big@c"), baseline=split))
+    assert found == [("missing", "no such cell on lab with bundle big@c")]
+
+
 def test_too_few_elements_fail(tmp_path: Path) -> None:
     compared = 7 * 1000  # artifact, placement and cost hold nothing against PyTorch
     assert reasons(judged(tmp_path, REQUIRE + f"compared = {compared}", *nights.cell())) == []
@@ -285,6 +299,14 @@ def test_a_cost_over_budget_by_less_than_its_spread_passes(tmp_path: Path) -> No
     made = judged(tmp_path, COST, *costly(wild), baseline=costly([1.0] * 6))
     assert reasons(made) == []
     assert any("1.27 times" in fact for fact in made.facts)
+
+
+def test_costs_against_the_same_bundle(tmp_path: Path) -> None:
+    dear = [replace(row, bundle="big@b") for row in costly([100.0] * 4)]
+    found = reasons(judged(tmp_path, COST, *costly([5.0] * 4), baseline=[*costly([1.0] * 4), *dear]))
+    assert [said.partition(",")[0] for what, said in found if what == "cost"] == [
+        "step_p50_seconds on lab: 5 times the baseline's", "tokens_per_second on lab: 5 times the baseline's"
+    ]  # fmt: skip
 
 
 def test_a_cost_without_a_baseline_fails(tmp_path: Path) -> None:
