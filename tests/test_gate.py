@@ -309,6 +309,23 @@ def test_costs_against_the_same_bundle(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("figure", [None, math.nan, 0.0, "left out"])
+@pytest.mark.parametrize("side", ["results", "baseline"])
+def test_a_cost_that_was_not_measured_is_no_cost_within_its_budget(tmp_path: Path, figure: Any, side: str) -> None:
+    sides = {"results": costly([1.0] * 4), "baseline": costly([1.0] * 4)}
+    for row in sides[side]:
+        if row.detail.pop("step_p50_seconds", None) and figure != "left out":
+            row.detail["step_p50_seconds"] = figure
+    found = reasons(judged(tmp_path, COST, *sides["results"], baseline=sides["baseline"]))
+    assert found == [("cost", "step_p50_seconds: 0 cells of lab have a cost in the baseline too, 3 are needed")]
+
+
+def test_costs_that_nobody_asked_for_are_not_within_their_budget(tmp_path: Path) -> None:
+    text = COST.replace("[cost]", 'checks = ["logits"]\n[cost]')
+    rows = [row for row in costly([1.0] * 4) if row.check != "cost"]
+    assert {what for what, _ in reasons(judged(tmp_path, text, *rows, baseline=costly([1.0] * 4)))} == {"cost"}
+
+
 def test_a_cost_without_a_baseline_fails(tmp_path: Path) -> None:
     found = reasons(judged(tmp_path, COST, *costly([1.0] * 4), baseline=costly([1.0] * 4, ("other",))))
     assert found[-2] == ("cost", "step_p50_seconds: 0 cells of lab have a cost in the baseline too, 3 are needed")
