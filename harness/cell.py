@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from typing import NamedTuple
+from itertools import groupby
+from typing import Iterable, NamedTuple
 
 FORM = re.compile(
     r"(?P<backend>[^@/]+)@(?P<version>[^/]+)/(?P<device>[^/]+)/(?P<exporter>[^/]+)/(?P<layout>[^/]+)"
@@ -46,6 +47,15 @@ def span(text: str) -> range:
     if not opsets:
         raise argparse.ArgumentTypeError(f"{text!r} is an empty range; write the lower opset first")
     return opsets
+
+
+def spans(opsets: Iterable[int]) -> str:
+    """``9,12-17``."""
+    parts = []
+    for _, run in groupby(enumerate(sorted(set(opsets))), key=lambda item: item[1] - item[0]):
+        found = [opset for _, opset in run]
+        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    return ",".join(parts)
 
 
 def count(text: str) -> int:
