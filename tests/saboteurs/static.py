@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from tests.mutant import Feeds
 from tests.saboteurs.edits import FLOAT, FLOAT16, after, both, edited, node, stored
-from tests.saboteurs.frame import Saboteur, Step, bad, changed, feeding, giving, only, since
+from tests.saboteurs.frame import PerProgram, Saboteur, Step, bad, changed, feeding, giving, only, since
 
 OWN = ".decoder."
 QUIET = ("encoder", "kv_shape")
@@ -79,7 +79,33 @@ def _all_seen(part: str, step: int, feeds: Feeds) -> Feeds:
     return feeds
 
 
+def _own_cache() -> dict[str, Any]:
+    """Each program goes on from what it wrote itself, and never looks at the cache that it is fed."""
+    written: Feeds = {}
+
+    def feeds(part: str, step: int, fed: Feeds) -> Feeds:
+        return {**fed, **{name: written[name] for name in fed if step > 0 and name in written}}
+
+    def outputs(part: str, step: int, fed: Feeds, given: Feeds) -> Feeds:
+        written.update(
+            {name.replace("present", "past_key_values"): given[name].copy() for name in given if OWN in name}
+        )
+        return given
+
+    return {"feeds": feeds, "outputs": outputs}
+
+
 SABOTEURS: list[Saboteur] = [
+    # The small bundle's two traced batches are of two lengths of source, and so of two programs.
+    Saboteur(
+        "static-own-cache",
+        5,
+        lambda: PerProgram(_own_cache),
+        {"invariance": 1},
+        layout="static",
+        passes=("logits", "kv_values", "tokens", *QUIET),
+        says="it keeps a cache of its own, or ignores the one it is fed",
+    ),
     _static(
         "position-frozen",
         {"kv_values": 1, "logits": 1},
