@@ -149,7 +149,8 @@ def _model(path: str) -> Dict[str, str]:
     with open(path, "rb") as stream:
         content = stream.read()
     around = os.path.dirname(path)
-    named = [name for name in os.listdir(around) if name != os.path.basename(path) and name.encode() in content]
+    files = (one.name for one in os.scandir(around) if one.is_file())
+    named = [name for name in files if name != os.path.basename(path) and name.encode() in content]
     return {"graph": _digest([path]), **{name: _digest([os.path.join(around, name)]) for name in sorted(named)}}
 
 
