@@ -110,12 +110,13 @@ class _Judge:
                         if matches(pattern, key[0]) and fnmatchcase(key[1], box) and fnmatchcase(key[2], need.bundle)
                     ]  # fmt: skip
                     for cell, where, name in self._absent(pattern, box, need.bundle, hits):
-                        self._add(cases, (cell, where, ""), [self._missing(cell, where, name)])
+                        self._add(cases, (cell, where, name), [self._missing(cell, where, name)])
                     for key in hits:
                         required[key] = None
                         self._add(cases, key, self._cell(need, self.results.cells[key]))
         for key in required:
             self._add(cases, key, self._budgets(self.results.cells[key]))
+            cases[key].bundle = key[2] if len({bundle for _, _, bundle in required}) > 1 else ""
         made = Verdict(self.policy.name, self.results.text, list(cases.values()))
         made.rules = [Case(f"policy {self.policy.name}", "", self._policy_reasons(required)), *self._costs(required)]
         made.rules = [case for case in made.rules if case.reasons]
@@ -135,7 +136,7 @@ class _Judge:
         case = cases.setdefault(key, Case(key[0], key[1]))
         for reason in reasons:
             for number, waiver in enumerate(self.policy.waive):
-                if waiver.covers(case.cell, case.box, reason.what, reason.check):
+                if waiver.covers(*key, reason.what, reason.check):
                     self.used.add(number)
                     if waiver.expires >= self.now.date():
                         reason.waiver = waiver
@@ -154,7 +155,7 @@ class _Judge:
             for key in self.baseline.cells:
                 of_it = fnmatchcase(_unrecorded(key[2]), _unrecorded(bundle))
                 if of_it and matches(pattern, key[0]) and fnmatchcase(key[1], box) and _lasting(key) not in there:
-                    yield key[0], key[1], bundle if bundle != "*" else _unrecorded(key[2])
+                    yield key[0], key[1], bundle if bundle != "*" else f"{_unrecorded(key[2])}@*"
 
     def _missing(self, cell: str, box: str, bundle: str) -> Reason:
         command = f"pytest --backend={cell.partition('@')[0]} --opset={cell.rpartition('/op')[2]}"

@@ -114,6 +114,23 @@ def test_a_waiver_holds_for_its_checks_and_boxes_only(tmp_path: Path) -> None:
     )
 
 
+def test_a_waiver_holds_for_its_bundle_only(tmp_path: Path) -> None:
+    refused = {"status": "UNSUPPORTED", "message": "no Where"}
+    rows = [*changed("logits", **refused), *(replace(row, bundle="big@b") for row in changed("logits", **refused))]
+    found = judged(tmp_path, REQUIRE + waive("refused", more='bundle = "toy@*"'), *rows)
+    assert [case.bundle for case in found.cells if case.open] == ["big@b"]
+    (line,) = (line for line in ruling.lines(found) if line.startswith("FAIL ort@"))
+    assert "op17 on lab with bundle big@b: refused: logits UNSUPPORTED" in line
+    assert "| lab, big@b |" in ruling.summary(found)
+    names = {test.get("name") for test in ElementTree.fromstring(ruling.junit(found)).iter("testcase")}
+    assert names == {f"{rows[0].cell} with bundle {name}" for name in (nights.BUNDLE, "big@b")}
+    assert reasons(judged(tmp_path, REQUIRE + waive("refused"), *rows)) == []
+    gone = judged(tmp_path, REQUIRE + waive("missing", more='bundle = "toy@*"'), *nights.cell(), baseline=rows)
+    assert ("missing", "no such cell on lab with bundle big@*") in reasons(gone)
+    gone = judged(tmp_path, REQUIRE + waive("missing", more='bundle = "big@*"'), *nights.cell(), baseline=rows)
+    assert reasons(gone) == []
+
+
 def test_nothing_compared_is_no_pass_even_if_all_of_it_is_waived(tmp_path: Path) -> None:
     found = reasons(judged(tmp_path, REQUIRE + waive("missing"), nights.row(opset=9)))
     assert found == [("compared", "no required cell compared anything; nothing is no pass")]
@@ -166,7 +183,7 @@ def test_what_the_baseline_has_is_of_its_bundle(tmp_path: Path) -> None:
     again = [replace(row, bundle="toy@c") for row in toy]
     assert reasons(judged(tmp_path, REQUIRE, *again, baseline=toy)) == []
     found = reasons(judged(tmp_path, REQUIRE, *again, baseline=[*toy, *big]))
-    assert found == [("missing", "no such cell on lab with bundle big")]
+    assert found == [("missing", "no such cell on lab with bundle big@*")]
     wide = REQUIRE.replace("unified", "*")
     split = nights.cell(bundle="big@b", layout="split")
     assert reasons(judged(tmp_path, wide + 'bundle = "toy@c"\n', *again, baseline=[*toy, *split])) == []
