@@ -27,8 +27,8 @@ FEWEST = 3
 
 
 class Results(NamedTuple):
-    """Rows to be judged, by (cell, box, bundle) and check. ``folder``: where sidecar paths start. ``overruled``: what a
-    passing row, by its `store.KEY`, passed after: a failure of the same night."""
+    """Rows to be judged, by (cell, box, bundle) and check, and the newest of their nights. ``folder``: where sidecar paths
+    start. ``overruled``: what a passing row, by its `store.KEY`, passed after: a failure of the same night."""
 
     folder: Path
     text: str
@@ -61,7 +61,8 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
     if len(kept) < len(cells):
         say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
     text = f"{folder}@{night}" if night else text
-    return Results(base, text, kept, night or rows.nights[-1], _overruled(rows, found))
+    judged = max(rows.night_of[row.run] for checks in kept.values() for row in checks.values())
+    return Results(base, text, kept, judged, _overruled(rows, found))
 
 
 def _overruled(rows: store.Store, judged: list[Row]) -> dict[tuple[str, ...], str]:

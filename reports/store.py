@@ -435,6 +435,10 @@ def night_named(store: Store, word: str) -> str:
             raise RowsError(
                 f"{folder}@{LAST_GOOD}: no night has passed a gate yet; conform gate {folder}@newest --good"
             ) from error
+        except UnicodeDecodeError as error:
+            raise RowsError(
+                f"{folder / LAST_GOOD}: names no night ({error}); write a day such as 2026-11-30"
+            ) from error
     if word not in store.nights:
         raise RowsError(f"{folder}@{word}: no rows of that night; {store.span()}")
     return word

@@ -668,6 +668,26 @@ def test_a_pass_names_the_last_good_night_and_a_failure_does_not(tmp_path: Path)
     assert sorted(path.name for path in results.iterdir() if path.suffix != ".jsonl") == ["last-good"]
 
 
+def test_a_good_night_is_one_that_was_judged_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text(REQUIRE)
+    results = tmp_path / "results"
+    one = nights.write(results, 0, *nights.cell())
+    nights.write(results, 0, *nights.cell(status="FAIL"), hour=3)
+    words = ["--policy", str(tmp_path / "p.toml"), "--good"]
+    assert cli.main(["gate", str(one), *words]) == 2
+    assert "is one run of a night; give the folder" in capsys.readouterr().err
+    assert not (results / "last-good").exists()
+    assert cli.main(["gate", str(one), *words[:2]]) == 0
+    nights.write(results, 1, *nights.cell())
+    nights.write(results, 2, nights.absent("mnn"))
+    assert cli.main(["gate", str(results), *words]) == 0
+    assert (results / "last-good").read_text() == nights.day(1) + "\n", "of the third night nothing was judged"
+    (results / "last-good").write_bytes(b"\xff")
+    capsys.readouterr()
+    assert cli.main(["gate", f"{results}@last-good", *words]) == 2
+    assert "last-good: names no night" in capsys.readouterr().err
+
+
 def test_compacted_rows_are_judged_alike(real: Path) -> None:
     before = judge_text(real, "loss = { fp32 = 0.2 }")
     compaction.compact(real, "2999-01-01", delete=True, say=lambda line: None)
