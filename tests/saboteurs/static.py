@@ -45,6 +45,15 @@ def _cleared(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _in_place(part: str, step: int, feeds: Feeds, outputs: Feeds) -> Feeds:
+    """The cache is written where it was fed, as a runtime with bound buffers does: what it gave before changes."""
+    for name in [name for name in outputs if OWN in name]:
+        fed = feeds[name.replace("present", "past_key_values", 1)]
+        fed[...] = outputs[name]
+        outputs[name] = fed
+    return outputs
+
+
 def _seen_until(offset: int) -> Any:
     """A self-attention mask that ends so many slots after the newest entry."""
     shift = after("position", ("Add", ("saboteur_shift",), {}), readers=("/LessOrEqual",))
@@ -146,6 +155,13 @@ SABOTEURS: list[Saboteur] = [
         outputs=giving(changed(_cleared, OWN), only(3)),
         passes=("logits", "tokens", "text", "invariance", *QUIET),
         says="slot 5, which waits for a later step, has changed",
+    ),
+    _static(
+        "cache-written-in-place",
+        {"kv_values": 1},
+        outputs=_in_place,
+        passes=("logits", "tokens", *QUIET),
+        says="given at step 0, was changed by a later run: its memory is not its own",
     ),
     _static("mask-one-too-long", {**ALL, "invariance": 0}, graph=_seen_until(1)),
     _static("mask-one-too-short", ALL, graph=_seen_until(-1)),
