@@ -4,6 +4,8 @@ The sizes that a graph declares for its outputs are left open when it is importe
 tensors inside than the declarations say of the outputs made from them, and the compiler then refuses the difference.
 """
 
+import hashlib
+import platform
 import re
 from importlib import metadata
 from typing import Any, Dict, List
@@ -22,6 +24,7 @@ REFUSALS = [
     ("shape", "shape"),
     ("dimension", "shape"),
 ]
+CPUINFO = "/proc/cpuinfo"
 FORMAT = (
     rb"embedded-elf-[a-z0-9_]+|system-[a-z]+-[a-z0-9_]+|vmvx-bytecode-fb|cuda-nvptx-fb|rocm-hsaco-fb|vulkan-spirv-fb"
 )
@@ -46,7 +49,7 @@ class Backend(staged.Staged):
         except ImportError as error:
             install = "pip install 'iree-base-compiler[onnx]' iree-base-runtime"
             raise contract.Absent(f"iree cannot be imported: {error}", install) from error
-        self.toolkit = metadata.version("iree-base-compiler")
+        self.toolkit = f"{metadata.version('iree-base-compiler')} for {_host()}"
         self.found = contract.Probe(metadata.version("iree-base-runtime"), "cpu", "fp32")
         return self.found
 
@@ -98,6 +101,17 @@ class Backend(staged.Staged):
         entry = next(name for name in module.function_names if not name.startswith("__") and "$" not in name)
         formats = sorted({found.decode() for found in re.findall(FORMAT, code)})
         return _Program(part, context.modules[module.name][entry], f"HAL device {device}", formats)
+
+
+def _host() -> str:
+    """What ``target-cpu=host`` builds for. Another processor's engine, in a cache that boxes share, may end in an illegal
+    instruction here, or give that processor's numbers."""
+    try:
+        with open(CPUINFO, encoding="utf-8", errors="replace") as stream:
+            told = sorted({line for line in stream if re.match("model|vendor|flags|Features|CPU [ipv]", line)})
+    except OSError:
+        told = [platform.processor()]
+    return f"{platform.machine()} {hashlib.sha256(''.join(told).encode()).hexdigest()[:12]}"
 
 
 def _errors(error: Exception) -> str:

@@ -40,7 +40,8 @@ class Engine(NamedTuple):
 class Staged(Backend):
     """A backend that turns a part into an engine and loads that; ``compile`` is ready-made, the three stages are not.
 
-    ``found`` is what ``probe`` gave, which sets it. ``toolkit`` is the version of the compiler where it has one of its own.
+    ``found`` is what ``probe`` gave, which sets it. ``toolkit`` is the version of the compiler where it has one of its own,
+    and whatever of this box its engines are made for beside the device's name.
     ``cached = False``: the engine means nothing without the process that built it, as in a simulator that is part of the
     compiler. ``at_load`` are the options that ``build`` does not look at.
     """
@@ -148,7 +149,8 @@ def _model(path: str) -> Dict[str, str]:
     with open(path, "rb") as stream:
         content = stream.read()
     around = os.path.dirname(path)
-    named = [name for name in os.listdir(around) if name != os.path.basename(path) and name.encode() in content]
+    files = (one.name for one in os.scandir(around) if one.is_file())
+    named = [name for name in files if name != os.path.basename(path) and name.encode() in content]
     return {"graph": _digest([path]), **{name: _digest([os.path.join(around, name)]) for name in sorted(named)}}
 
 

@@ -20,6 +20,7 @@ from harness.replay import select
 from harness.replay.cell import NUMERIC, identify, name_cell
 from harness.replay.host import Found, Worker
 from harness.replay.trace import CHECKS as FORCED
+from harness.replay.worker import surroundings
 from harness.rows import Row, Writer, is_fake, named, read, seen_status
 from harness.text import Scorer, complete
 
@@ -80,7 +81,7 @@ class Campaign:
             raise
         self.conditions = {
             named(target.selector.name, target.probe.version): reuse.condition(
-                self.bundle.hash, sources.result(), target.found.surroundings
+                self.bundle.hash, sources.result(), target.found.surroundings, surroundings()
             )
             for target in self.targets
             if target.probe and target.selector.folder is None  # else the adapter is no source of this checkout

@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from typing import NamedTuple
+from itertools import groupby
+from typing import Iterable, NamedTuple
 
 from backends.contract import LAYOUTS
 
@@ -56,6 +57,15 @@ def layouts(text: str) -> str:
         if name not in LAYOUTS:
             raise argparse.ArgumentTypeError(f"{name!r} is not a layout; there are {', '.join(LAYOUTS)}")
     return text
+
+
+def spans(opsets: Iterable[int]) -> str:
+    """``9,12-17``."""
+    parts = []
+    for _, run in groupby(enumerate(sorted(set(opsets))), key=lambda item: item[1] - item[0]):
+        found = [opset for _, opset in run]
+        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    return ",".join(parts)
 
 
 def count(text: str) -> int:

@@ -45,6 +45,8 @@ def gate(options: argparse.Namespace) -> int:
         raise BadInput(
             f"policy {policy.name} has budgets of cost; give what they are measured by with --baseline RESULTS"
         )
+    if options.good and Path(options.results).is_file():
+        raise BadInput(f"{options.results}: is one run of a night; give the folder, or DIR@NIGHT, to name a good night")
     results = gate.read(options.results, bundle)
     found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
     print("\n".join(ruling.lines(found)))

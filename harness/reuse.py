@@ -1,8 +1,8 @@
 """Answers of earlier runs that would come out the same, for ``--reuse``; without it everything is asked again.
 
 A run notes, for each runtime, the *condition* of its answers: a hash of the bundle, of the harness and the adapters, and of
-what the worker says of its interpreter, its packages and the processor. What pip does not know of is not in it: drivers, and
-libraries of the system.
+what the worker says of its interpreter, its packages and the processor, and the host of its own, which checks the files and
+scores the text. What pip does not know of is not in it: drivers, and libraries of the system.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def sources() -> str:
 
 
 def condition(*parts: str) -> str:
-    """One hash for all that must be equal. ``parts``: bundle, sources, surroundings."""
+    """One hash for all that must be equal. ``parts``: bundle, sources, surroundings of worker and host."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

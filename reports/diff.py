@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from harness.cell import Cell
+from harness.cell import Cell, spans
 from harness.judge import verdict
 from harness.rows import RowsError
 from reports import drift
@@ -330,7 +329,7 @@ def _new(before: pd.DataFrame, fresh: pd.DataFrame) -> Iterable[Change]:
         words = ", ".join(f"{count} {status}" for status, count in Counter(new.values()).most_common())
         name = "{}@{}/{}/{}/{}/{}".format(*column)
         if column in known:
-            opsets = _spans(int(opset) for opset in rows["opset"].dropna().unique())
+            opsets = spans(int(opset) for opset in rows["opset"].dropna().unique())
             yield Change("cells", f"{name}/op{opsets}", column[-1], f"{len(new)} cells: {words}")
         else:
             yield Change("columns", name, column[-1], f"{len(new)} cells: {words}")
@@ -348,15 +347,6 @@ def _drifted(both: pd.DataFrame, past: History, report: Report) -> Iterable[Chan
     report.facts += facts
     for row in rows.itertuples():
         yield Change("drifted", row.cell, row.box, row.said, checks=(row.check,), command=row.command)
-
-
-def _spans(opsets: Iterable[int]) -> str:
-    """``9,12-17``."""
-    parts = []
-    for _, run in groupby(enumerate(sorted(set(opsets))), key=lambda item: item[1] - item[0]):
-        found = [opset for _, opset in run]
-        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
-    return ",".join(parts)
 
 
 def to_json(report: Report) -> str:
@@ -422,7 +412,7 @@ def _lines(changes: Iterable[Change]) -> list[str]:
         merged.setdefault((head, box, said, since, tuple(checks)), {}).setdefault(opset, []).append(cell)
     lines = []
     for (head, box, said, since, checks), opsets in merged.items():
-        name = f"{head}/op{_spans(map(int, opsets))}" if "" not in opsets else head
+        name = f"{head}/op{spans(map(int, opsets))}" if "" not in opsets else head
         where = f" on {escaped(box)}" if box != head else ""
         what = f" {', '.join(checks)}:" if checks else ":"
         began = f", since {since}" if since else ""

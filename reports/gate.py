@@ -9,14 +9,14 @@ from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.bundle import Bundle
 from harness.judge import verdict
 from harness.merge import completed
-from harness.rows import Row, RowsError, contradiction, is_fake, seen_status
+from harness.rows import Row, RowsError, contradiction, is_fake, newest, seen_status
 from harness.text import Scorer, detokenise, saved_ids
 from reports import store
 from reports.policy import COSTS, METHODS, Policy, Require, Text, matches
@@ -27,8 +27,8 @@ FEWEST = 3
 
 
 class Results(NamedTuple):
-    """Rows to be judged, by (cell, box, bundle) and check. ``folder``: where sidecar paths start. ``overruled``: what a
-    passing row, by its `store.KEY`, passed after: a failure of the same night."""
+    """Rows to be judged, by (cell, box, bundle) and check, and the newest of their nights. ``folder``: where sidecar paths
+    start. ``overruled``: what a passing row, by its `store.KEY`, passed after: a failure of the same night."""
 
     folder: Path
     text: str
@@ -44,25 +44,25 @@ def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Re
     rows = store.Store([folder], say=say)
     night = word and store.night_named(rows, word)
     base = folder if folder.is_dir() else folder.parent
-    newest_rows = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
-    found = completed([(base, row) for row in newest_rows], bundle)
+    written = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
+    # What is answered here is as old as the tokens that it is answered from: a row written later stands.
+    found = newest(completed([(base, row) for row in written], bundle))
     if not found:
         raise RowsError(f"{text}: no cell has a row; nothing can be judged")
     cells: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in found:
         cells.setdefault((row.cell, row.box, row.bundle), {})[row.check] = row
-    newest: dict[tuple[str, str, str], str] = {}
+    recordings: dict[tuple[str, str, str], str] = {}
     for (cell, box, name), checks in cells.items():
-        kin = (cell, box, name.partition("@")[0])
-        if kin not in newest or _last(cells[(cell, box, newest[kin])]) < _last(checks):
-            newest[kin] = name
-    kept = {
-        key: checks for key, checks in cells.items() if newest[(key[0], key[1], key[2].partition("@")[0])] == key[2]
-    }
+        kin = (cell, box, _unrecorded(name))
+        if kin not in recordings or _last(cells[(cell, box, recordings[kin])]) < _last(checks):
+            recordings[kin] = name
+    kept = {key: checks for key, checks in cells.items() if recordings[(*key[:2], _unrecorded(key[2]))] == key[2]}
     if len(kept) < len(cells):
         say(f"{len(cells) - len(kept)} cells of an older recording of their bundle are not judged")
     text = f"{folder}@{night}" if night else text
-    return Results(base, text, kept, night or rows.nights[-1], _overruled(rows, newest_rows))
+    judged = max(rows.night_of[row.run] for checks in kept.values() for row in checks.values())
+    return Results(base, text, kept, judged, _overruled(rows, found))
 
 
 def _overruled(rows: store.Store, judged: list[Row]) -> dict[tuple[str, ...], str]:
@@ -110,13 +110,14 @@ class _Judge:
                         key for key in self.results.cells
                         if matches(pattern, key[0]) and fnmatchcase(key[1], box) and fnmatchcase(key[2], need.bundle)
                     ]  # fmt: skip
-                    for cell, where in self._absent(pattern, box, hits):
-                        self._add(cases, (cell, where, ""), [self._missing(cell, where, need.bundle)])
+                    for cell, where, name in self._absent(pattern, box, need.bundle, hits):
+                        self._add(cases, (cell, where, name), [self._missing(cell, where, name)])
                     for key in hits:
                         required[key] = None
                         self._add(cases, key, self._cell(need, self.results.cells[key]))
         for key in required:
             self._add(cases, key, self._budgets(self.results.cells[key]))
+            cases[key].bundle = key[2] if len({bundle for _, _, bundle in required}) > 1 else ""
         made = Verdict(self.policy.name, self.results.text, list(cases.values()))
         made.rules = [Case(f"policy {self.policy.name}", "", self._policy_reasons(required)), *self._costs(required)]
         made.rules = [case for case in made.rules if case.reasons]
@@ -136,22 +137,26 @@ class _Judge:
         case = cases.setdefault(key, Case(key[0], key[1]))
         for reason in reasons:
             for number, waiver in enumerate(self.policy.waive):
-                if waiver.covers(case.cell, case.box, reason.what, reason.check):
+                if waiver.covers(*key, reason.what, reason.check):
                     self.used.add(number)
                     if waiver.expires >= self.now.date():
                         reason.waiver = waiver
             if reason not in case.reasons:
                 case.reasons.append(reason)
 
-    def _absent(self, pattern: str, box: str, hits: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-        """What should be there and is not: the pattern itself, and cells that the baseline has, in whatever version."""
+    def _absent(
+        self, pattern: str, box: str, bundle: str, hits: list[tuple[str, str, str]]
+    ) -> Iterator[tuple[str, str, str]]:
+        """What should be there and is not: the pattern itself, and cells that the baseline has, in whatever version and
+        recording of their bundle."""
         if not hits:
-            yield pattern, box
+            yield pattern, box, bundle
         elif self.baseline:
-            there = {(_versionless(cell), where) for cell, where, _ in hits}
-            for cell, where, _ in self.baseline.cells:
-                if matches(pattern, cell) and fnmatchcase(where, box) and (_versionless(cell), where) not in there:
-                    yield cell, where
+            there = set(map(_lasting, hits))
+            for key in self.baseline.cells:
+                of_it = fnmatchcase(_unrecorded(key[2]), _unrecorded(bundle))
+                if of_it and matches(pattern, key[0]) and fnmatchcase(key[1], box) and _lasting(key) not in there:
+                    yield key[0], key[1], bundle if bundle != "*" else f"{_unrecorded(key[2])}@*"
 
     def _missing(self, cell: str, box: str, bundle: str) -> Reason:
         command = f"pytest --backend={cell.partition('@')[0]} --opset={cell.rpartition('/op')[2]}"
@@ -266,15 +271,13 @@ class _Judge:
         if not self.policy.cost:
             return
         assert self.baseline is not None, "a policy of costs is judged against a baseline"
-        before = {(_versionless(cell), box): checks for (cell, box, _), checks in self.baseline.cells.items()}
+        before = {_lasting(key): checks for key, checks in self.baseline.cells.items()}
         pairs: dict[str, list[tuple[Row, Row]]] = {}
-        for cell, box, bundle in required:
-            new = self.results.cells[(cell, box, bundle)].get("cost")
-            old = before.get((_versionless(cell), box), {}).get("cost")
-            if new is not None:
-                both = pairs.setdefault(box, [])
-                if old is not None and old.status == new.status == "PASS":
-                    both.append((new, old))
+        for key in required:
+            both = pairs.setdefault(key[1], [])
+            new, old = self.results.cells[key].get("cost"), before.get(_lasting(key), {}).get("cost")
+            if new is not None and old is not None and old.status == new.status == "PASS":
+                both.append((new, old))
         for box, rows in sorted(pairs.items()):
             case = Case("cost", box)
             for name, budget in self.policy.cost.items():
@@ -282,6 +285,8 @@ class _Judge:
             yield case
 
     def _cost(self, name: str, budget: float, box: str, rows: list[tuple[Row, Row]]) -> Iterator[Reason]:
+        # Workers beside each other measure no seconds, and leave those figures out.
+        rows = [pair for pair in rows if all(_measured(row.detail.get(name)) for row in pair)]
         if len(rows) < FEWEST:
             said = f"{name}: {len(rows)} cells of {box} have a cost in the baseline too, {FEWEST} are needed"
             yield Reason("cost", "cost", said)
@@ -302,8 +307,18 @@ class _Judge:
             self.facts.append(said)
 
 
-def _versionless(cell: str) -> str:
-    return re.sub(r"@[^/]*", "", cell, count=1)
+def _unrecorded(bundle: str) -> str:
+    """The name that all recordings of a bundle share."""
+    return bundle.partition("@")[0]
+
+
+def _lasting(key: tuple[str, str, str]) -> tuple[str, str, str]:
+    """A cell, box and bundle without what a new runtime, or a new recording, changes of them."""
+    return re.sub(r"@[^/]*", "", key[0], count=1), key[1], _unrecorded(key[2])
+
+
+def _measured(figure: Any) -> bool:
+    return isinstance(figure, (int, float)) and 0 < figure < math.inf
 
 
 def _verdict_of(row: Row) -> Iterator[Reason]:

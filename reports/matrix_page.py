@@ -15,6 +15,7 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from backends.contract import LAYOUTS
+from harness.cell import spans
 from harness.judge import verdict
 from harness.rows import Row, RowsError, named
 from reports.folders import read_all
@@ -37,6 +38,7 @@ class _Head(NamedTuple):
 
 
 ALL = "all"
+"""Stands for every layout of the matrix, not of the runtime alone: what a runtime was not asked it does not pass."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class _Page:
 
     def __post_init__(self) -> None:
         self.graphs = self.matrix.graphs
+        self.layouts = {column.layout for column in self.matrix.columns}
         said: dict[str, list[str]] = {}
         numbers: dict[str, int] = {}
         for column in self.matrix.columns:
@@ -79,8 +82,9 @@ class _Page:
                 else:
                     kin.append(column)
             for kin in groups:
-                layouts = [ALL] if 1 < len(kin) == len(same) else [column.layout for column in kin]
-                made.append(_Head(runtime, name, tuple(layouts), tuple(kin)))
+                layouts = tuple(column.layout for column in kin)
+                every = len(kin) > 1 and set(layouts) == self.layouts
+                made.append(_Head(runtime, name, (ALL,) if every else layouts, tuple(kin)))
         return made
 
     def _agree(self, columns: Sequence[Column]) -> bool:
@@ -93,6 +97,20 @@ class _Page:
             len({self.cell(line, column) for column in columns if there(line, column)}) <= 1
             for line in self.matrix.lines
         )
+
+    def gaps(self, heads: Iterable[_Head]) -> list[str]:
+        """What a shared column does not say: in which of its lines a layout has rows, where it lacks some."""
+        found: dict[str, list[str]] = {}
+        for head in heads:
+            for column in head.columns:
+                its = head._replace(columns=(column,))
+                if len(self.lines([its])) < len(self.lines([head])):
+                    opsets: dict[str, list[int]] = {}
+                    for line in self.lines([its]):
+                        opsets.setdefault(line.exporter, []).append(line.opset)
+                    words = ", ".join(f"{spans(numbers)} of {exporter}" for exporter, numbers in opsets.items())
+                    found.setdefault(f"{column.layout} has rows of opset {words} only", []).append(head.runtime)
+        return [f"{text}: {', '.join(runtimes)}" for text, runtimes in found.items()]
 
     def table(self, heads: Sequence[_Head], corner: str) -> str:
         """Plain text. Versions stand over layouts, and once over all of theirs."""
@@ -140,9 +158,11 @@ class _Page:
 def terminal(matrix: Matrix) -> str:
     """Text for 80 columns: folded by runtime family, long lines wrapped."""
     page = _Page(matrix)
-    tables = [page.table(heads, corner) for corner, heads in page.folds() if heads]
+    folds = [(corner, heads) for corner, heads in page.folds() if heads]
+    tables = [page.table(heads, corner) for corner, heads in folds]
     lines = "\n\n".join(tables).split("\n")
-    for text in [legend(matrix, tables), *newest_common(matrix), *page.notes, *_absences(matrix), *_facts(matrix)]:
+    said = [*page.gaps(head for _, heads in folds for head in heads), *newest_common(matrix), *page.notes]
+    for text in [legend(matrix, tables), *said, *_absences(matrix), *_facts(matrix)]:
         # A path or a command is longer than a line at times, and is of use only in one piece.
         lines += wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
@@ -151,9 +171,10 @@ def terminal(matrix: Matrix) -> str:
 def markdown(matrix: Matrix, links: Mapping[str, str] | None = None) -> str:
     """A page. A cell links to the rows that it came from: ``links`` by run, else the run's file beside the page."""
     page = _Page(matrix)
-    tables = []
+    tables, gaps = [], []  # type: list[str], list[str]
     for family, group in groupby(matrix.columns, key=lambda column: column.backend):
         heads = page.heads(list(group), short=True)
+        gaps += page.gaps(heads)
         lines = page.lines(heads)
         body = [
             [matrix.label(line), *(_linked(page, line, head.column(line, matrix), links or {}) for head in heads)]
@@ -165,7 +186,7 @@ def markdown(matrix: Matrix, links: Mapping[str, str] | None = None) -> str:
         tables.append(str(tabulate(body, headers=[f"{_escaped(family)} opset", *names], tablefmt="github",
                                    disable_numparse=True)))  # fmt: skip
     lists = ["\n".join("- " + _escaped(text) for text in texts) for texts in (page.notes, _absences(matrix))]
-    words = [legend(matrix, tables), *(_escaped(text) for text in newest_common(matrix))]
+    words = [legend(matrix, tables), *map(_escaped, [*gaps, *newest_common(matrix)])]
     blocks = ["# Compatibility matrix", *tables, *words, *lists, *_facts(matrix)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 

@@ -66,13 +66,15 @@ class Waiver:
     expires: date
     boxes: tuple[str, ...] = ("*",)
     checks: tuple[str, ...] = ()
+    bundle: str = "*"
 
-    def covers(self, cell: str, box: str, what: str, check: str) -> bool:
-        """``cell`` and ``box`` may be the patterns of what is missing."""
+    def covers(self, cell: str, box: str, bundle: str, what: str, check: str) -> bool:
+        """``cell``, ``box`` and ``bundle`` may be the patterns of what is missing."""
         return (
             what in self.what
             and any(matches(pattern, cell) for pattern in self.cells)
             and any(fnmatchcase(box, pattern) for pattern in self.boxes)
+            and fnmatchcase(bundle, self.bundle)
             and (not self.checks or check in self.checks)
         )
 
@@ -198,12 +200,13 @@ class _Reader:
 
     def waiver(self, table: Any, where: str) -> Waiver:
         needed = {"cells", "what", "reason", "expires"}
-        self.words(table, where, {*needed, "boxes", "checks"}, needed)
+        self.words(table, where, {*needed, "boxes", "checks", "bundle"}, needed)
         made = dict(table, cells=self.cells(table, where), what=self.strings(table["what"], where, "what"))
         made |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
         self.among(made["what"], WAIVABLE, where)
         self.among(made.get("checks", ()), verdict.CHECKS, where)
-        self.string(made["reason"], where, "reason")
+        for name in ("reason", "bundle"):
+            self.string(made.get(name, ""), where, name)
         if type(made["expires"]) is not date:
             raise self.wrong(where, f"expires is {made['expires']!r}; write a day without quotes, such as 2026-12-31")
         if not made["reason"].strip():

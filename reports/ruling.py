@@ -22,11 +22,13 @@ class Reason:
 
 @dataclass
 class Case:
-    """One required cell on one box, or the pattern of one that is missing; or a rule that is of no cell."""
+    """One required cell on one box, or the pattern of one that is missing; or a rule that is of no cell. ``bundle``: where
+    cells of several are required."""
 
     cell: str
     box: str
     reasons: list[Reason] = field(default_factory=list)
+    bundle: str = ""
 
     @property
     def open(self) -> list[Reason]:
@@ -67,9 +69,13 @@ def lines(made: Verdict) -> list[str]:
 
 
 def _line(case: Case, reason: Reason) -> str:
-    where = f" on {case.box}" if case.box not in ("", "*") else ""
+    where = (f" on {case.box}" if case.box not in ("", "*") else "") + _with(case)
     see = f" | {reason.command}" if reason.command else ""
     return f"{case.cell}{where}: {reason.what}: {' '.join(reason.said.split())}{see}"
+
+
+def _with(case: Case) -> str:
+    return f" with bundle {case.bundle}" if case.bundle else ""
 
 
 def summary(made: Verdict) -> str:
@@ -83,7 +89,8 @@ def summary(made: Verdict) -> str:
             waived = f" (waived until {reason.waiver.expires}: {reason.waiver.reason})" if reason.waiver else ""
             said = f"{reason.what}: {reason.said}{waived}"
             code = f"`{_cell_text(reason.command)}`" if reason.command else ""
-            page.append(f"| `{_cell_text(case.cell)}` | {escaped(case.box)} | {escaped(said)} | {code} |")
+            where = escaped(", ".join(filter(None, (case.box, case.bundle))))
+            page.append(f"| `{_cell_text(case.cell)}` | {where} | {escaped(said)} | {code} |")
         page.append("")
     page += [f"- {escaped(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
     return "\n".join(page) + "\n"
@@ -99,7 +106,9 @@ def junit(made: Verdict) -> str:
     counts = Counter({"tests": 0, "failures": 0, "errors": 0, "skipped": 0})
     for case in (*made.cells, *made.rules):
         counts["tests"] += 1
-        test = ElementTree.SubElement(suite, "testcase", classname=_xml(case.box or "policy"), name=_xml(case.cell))
+        test = ElementTree.SubElement(
+            suite, "testcase", classname=_xml(case.box or "policy"), name=_xml(case.cell + _with(case))
+        )
         if case.open:
             counts["failures"] += 1
             said = "\n".join(_line(case, reason) for reason in case.open)

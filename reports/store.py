@@ -418,6 +418,8 @@ def place(text: str) -> tuple[Path, str | None]:
         return Path(text), None
     if not Path(folder).exists():
         raise RowsError(f"{folder}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
+    if not night:  # an empty variable of a script must not widen the question to every night
+        raise RowsError(f"{text}: names no night after @; give DIR@2026-11-30, DIR@newest, or DIR for every night")
     return Path(folder), night
 
 
@@ -432,6 +434,10 @@ def night_named(store: Store, word: str) -> str:
         except OSError as error:
             raise RowsError(
                 f"{folder}@{LAST_GOOD}: no night has passed a gate yet; conform gate {folder}@newest --good"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise RowsError(
+                f"{folder / LAST_GOOD}: names no night ({error}); write a day such as 2026-11-30"
             ) from error
     if word not in store.nights:
         raise RowsError(f"{folder}@{word}: no rows of that night; {store.span()}")

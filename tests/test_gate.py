@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from harness import cli
 from harness.judge import verdict
-from harness.rows import Row, RowsError
+from harness.rows import Row, RowsError, read, to_json
 from reports import compaction, gate, policy, ruling, store
 from tests import helpers, nights
 
@@ -113,6 +114,23 @@ def test_a_waiver_holds_for_its_checks_and_boxes_only(tmp_path: Path) -> None:
     )
 
 
+def test_a_waiver_holds_for_its_bundle_only(tmp_path: Path) -> None:
+    refused = {"status": "UNSUPPORTED", "message": "no Where"}
+    rows = [*changed("logits", **refused), *(replace(row, bundle="big@b") for row in changed("logits", **refused))]
+    found = judged(tmp_path, REQUIRE + waive("refused", more='bundle = "toy@*"'), *rows)
+    assert [case.bundle for case in found.cells if case.open] == ["big@b"]
+    (line,) = (line for line in ruling.lines(found) if line.startswith("FAIL ort@"))
+    assert "op17 on lab with bundle big@b: refused: logits UNSUPPORTED" in line
+    assert "| lab, big@b |" in ruling.summary(found)
+    names = {test.get("name") for test in ElementTree.fromstring(ruling.junit(found)).iter("testcase")}
+    assert names == {f"{rows[0].cell} with bundle {name}" for name in (nights.BUNDLE, "big@b")}
+    assert reasons(judged(tmp_path, REQUIRE + waive("refused"), *rows)) == []
+    gone = judged(tmp_path, REQUIRE + waive("missing", more='bundle = "toy@*"'), *nights.cell(), baseline=rows)
+    assert ("missing", "no such cell on lab with bundle big@*") in reasons(gone)
+    gone = judged(tmp_path, REQUIRE + waive("missing", more='bundle = "big@*"'), *nights.cell(), baseline=rows)
+    assert reasons(gone) == []
+
+
 def test_nothing_compared_is_no_pass_even_if_all_of_it_is_waived(tmp_path: Path) -> None:
     found = reasons(judged(tmp_path, REQUIRE + waive("missing"), nights.row(opset=9)))
     assert found == [("compared", "no required cell compared anything; nothing is no pass")]
@@ -157,6 +175,20 @@ def test_what_the_baseline_has_and_these_results_lack_is_missing(tmp_path: Path)
         ("ort@1.31.0/cpu/torchscript/unified/fp32/op12", "missing")
     ]
     assert reasons(judged(tmp_path, text, *nights.cell(), *nights.cell(opset=12), baseline=before)) == []
+
+
+def test_what_the_baseline_has_is_of_its_bundle(tmp_path: Path) -> None:
+    """Another bundle's cell of the same name stands in for none; a new recording of the bundle does."""
+    toy, big = nights.cell(bundle="toy@a"), nights.cell(bundle="big@b")
+    again = [replace(row, bundle="toy@c") for row in toy]
+    assert reasons(judged(tmp_path, REQUIRE, *again, baseline=toy)) == []
+    found = reasons(judged(tmp_path, REQUIRE, *again, baseline=[*toy, *big]))
+    assert found == [("missing", "no such cell on lab with bundle big@*")]
+    wide = REQUIRE.replace("unified", "*")
+    split = nights.cell(bundle="big@b", layout="split")
+    assert reasons(judged(tmp_path, wide + 'bundle = "toy@c"\n', *again, baseline=[*toy, *split])) == []
+    found = reasons(judged(tmp_path, wide + 'bundle = "big@c"\n', *nights.cell(bundle="big@c"), baseline=split))
+    assert found == [("missing", "no such cell on lab with bundle big@c")]
 
 
 def test_too_few_elements_fail(tmp_path: Path) -> None:
@@ -286,6 +318,31 @@ def test_a_cost_over_budget_by_less_than_its_spread_passes(tmp_path: Path) -> No
     assert any("1.27 times" in fact for fact in made.facts)
 
 
+def test_costs_against_the_same_bundle(tmp_path: Path) -> None:
+    dear = [replace(row, bundle="big@b") for row in costly([100.0] * 4)]
+    found = reasons(judged(tmp_path, COST, *costly([5.0] * 4), baseline=[*costly([1.0] * 4), *dear]))
+    assert [said.partition(",")[0] for what, said in found if what == "cost"] == [
+        "step_p50_seconds on lab: 5 times the baseline's", "tokens_per_second on lab: 5 times the baseline's"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("figure", [None, math.nan, 0.0, "left out"])
+@pytest.mark.parametrize("side", ["results", "baseline"])
+def test_a_cost_that_was_not_measured_is_no_cost_within_its_budget(tmp_path: Path, figure: Any, side: str) -> None:
+    sides = {"results": costly([1.0] * 4), "baseline": costly([1.0] * 4)}
+    for row in sides[side]:
+        if row.detail.pop("step_p50_seconds", None) and figure != "left out":
+            row.detail["step_p50_seconds"] = figure
+    found = reasons(judged(tmp_path, COST, *sides["results"], baseline=sides["baseline"]))
+    assert found == [("cost", "step_p50_seconds: 0 cells of lab have a cost in the baseline too, 3 are needed")]
+
+
+def test_costs_that_nobody_asked_for_are_not_within_their_budget(tmp_path: Path) -> None:
+    text = COST.replace("[cost]", 'checks = ["logits"]\n[cost]')
+    rows = [row for row in costly([1.0] * 4) if row.check != "cost"]
+    assert {what for what, _ in reasons(judged(tmp_path, text, *rows, baseline=costly([1.0] * 4)))} == {"cost"}
+
+
 def test_a_cost_without_a_baseline_fails(tmp_path: Path) -> None:
     found = reasons(judged(tmp_path, COST, *costly([1.0] * 4), baseline=costly([1.0] * 4, ("other",))))
     assert found[-2] == ("cost", "step_p50_seconds: 0 cells of lab have a cost in the baseline too, 3 are needed")
@@ -339,8 +396,12 @@ def real(ort_run: Any, tmp_path: Path) -> Path:
 
 
 def judge_text(results: Path, table: str) -> ruling.Verdict:
+    return judged_as(results, f"{REQUIRE}[text]\n{table}\n")
+
+
+def judged_as(results: Path, text: str) -> ruling.Verdict:
     place = results.parent / "policy.toml"
-    place.write_text(f'[[require]]\ncells = ["ort@*/cpu/torchscript/unified/fp32/op17"]\n[text]\n{table}\n')
+    place.write_text(text, encoding="utf-8")
     return gate.judge(policy.load(place), gate.read(str(results), helpers.EMBEDDED), None, helpers.EMBEDDED)
 
 
@@ -409,6 +470,28 @@ def test_text_of_a_box_without_pytest_is_answered_here(real: Path) -> None:
     assert reasons(judge_text(real, "loss = { fp32 = 0.2 }")) == []
 
 
+@pytest.mark.parametrize("check", ["artifact", "text"])
+@pytest.mark.parametrize("again", ["tokens", "the failure"])
+def test_an_answer_given_here_takes_no_failure_away(real: Path, check: str, again: str) -> None:
+    """A second run of the same night asks one check only; tokens without a text get one here, and an artifact row."""
+    (path,) = real.glob("*.jsonl")
+    rows = [row for row in read(str(path)) if row.layout == "unified"]
+    for row in rows:
+        if row.check == check:
+            row.status, row.message = "FAIL", "weights are not those of the manifest"
+    failed, tokens = ([row for row in rows if row.check == one] for one in (check, "tokens"))
+    bare = [row for row in rows if row.check not in ("artifact", "text")]
+    first, second = (rows, tokens) if again == "tokens" else (bare, failed)
+    for number, part in enumerate((first, second)):
+        for row in part:
+            row.time = row.time[:11] + f"23:0{number}:00Z"
+        lines = "".join(to_json(replace(row, run=row.run + "-1" * number)) + "\n" for row in part)
+        path.with_name(f"{path.stem}{'-1' * number}.jsonl").write_text(lines, encoding="utf-8")
+    made = judged_as(real, REQUIRE)
+    (reason,) = (reason for case in made.cells for reason in case.open)
+    assert (reason.what, reason.check) == ("unstable" if again == "tokens" else "failed", check)
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
@@ -459,6 +542,7 @@ def test_a_policy_that_is_not_understood_is_one_line_and_exit_2(
         ("empty", "nightly", "empty: no rows; run pytest --backend"),
         ("absent", "nightly", "absent: no cell has a row; nothing can be judged"),
         ("nowhere", "nightly", "nowhere: no such folder or file"),
+        ("full@", "nightly", "full@: names no night after @; give DIR@2026-11-30"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
@@ -582,6 +666,26 @@ def test_a_pass_names_the_last_good_night_and_a_failure_does_not(tmp_path: Path)
     assert (results / "last-good").read_text() == nights.day(0) + "\n"
     assert cli.main(["gate", f"{results}@last-good", *words]) == 0
     assert sorted(path.name for path in results.iterdir() if path.suffix != ".jsonl") == ["last-good"]
+
+
+def test_a_good_night_is_one_that_was_judged_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text(REQUIRE)
+    results = tmp_path / "results"
+    one = nights.write(results, 0, *nights.cell())
+    nights.write(results, 0, *nights.cell(status="FAIL"), hour=3)
+    words = ["--policy", str(tmp_path / "p.toml"), "--good"]
+    assert cli.main(["gate", str(one), *words]) == 2
+    assert "is one run of a night; give the folder" in capsys.readouterr().err
+    assert not (results / "last-good").exists()
+    assert cli.main(["gate", str(one), *words[:2]]) == 0
+    nights.write(results, 1, *nights.cell())
+    nights.write(results, 2, nights.absent("mnn"))
+    assert cli.main(["gate", str(results), *words]) == 0
+    assert (results / "last-good").read_text() == nights.day(1) + "\n", "of the third night nothing was judged"
+    (results / "last-good").write_bytes(b"\xff")
+    capsys.readouterr()
+    assert cli.main(["gate", f"{results}@last-good", *words]) == 2
+    assert "last-good: names no night" in capsys.readouterr().err
 
 
 def test_compacted_rows_are_judged_alike(real: Path) -> None:

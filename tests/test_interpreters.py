@@ -98,6 +98,24 @@ def test_sizes_move_from_run_to_run_down_to_none(name: str, tmp_path: Path) -> N
     program.close()
 
 
+def test_an_engine_of_iree_is_the_processors_that_it_was_built_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "model name\t: Xeon\nflags\t: avx2 avx512f\ncpu MHz\t: {}\n"
+    part = helpers.golden().bundle.graphs[0].part("encoder")
+    monkeypatch.setattr(importlib.import_module("backends.iree"), "CPUINFO", str(tmp_path / "cpuinfo"))
+
+    def key(cpuinfo: str) -> str:
+        (tmp_path / "cpuinfo").write_text(cpuinfo, encoding="utf-8")
+        made = backend("iree")
+        made.probe()
+        return str(made._place(part, {})[0])
+
+    assert key(told.format(2400)) == key(told.format(3100)), "how fast it is at the moment is of no matter"
+    assert key(told.format(2400)) != key(told.format(2400).replace(" avx512f", ""))
+    assert key(told.format(2400)) != key(told.format(2400).replace("Xeon", "EPYC"))
+
+
 def test_iree_refuses_what_its_importer_does_not_know() -> None:
     rows = helpers.judge(backend("iree"), opset=12, checks=("logits",))
     assert (rows["logits"].status, rows["logits"].stage, rows["logits"].kind) == ("UNSUPPORTED", "build", "operator")

@@ -185,6 +185,26 @@ def test_layouts_that_agree_wherever_they_have_a_graph_share_a_column_too() -> N
     assert "1.3.0 static  " in page
 
 
+def test_a_column_of_several_layouts_says_of_which_opsets_each_has_rows() -> None:
+    """A run that ended early, or a layout without a graph of an opset: either way the mark is another layout's."""
+    rows = [row(layout=layout, opset=opset) for layout in ("split", "unified") for opset in (14, 15, 16, 17)]
+    rows = [one for one in rows if (one.layout, one.opset) not in (("unified", 15), ("unified", 17))]
+    page = matrix_page.markdown(matrix.build(rows))
+    assert "unified has rows of opset 14,16 of torchscript only: ort@1.32.0" in page
+    many = [*rows, *(row(layout=one.layout, opset=one.opset, version=f"1.{at}.0") for one in rows for at in range(9))]
+    text = "\n".join(lines_of(*many))
+    assert "unified has rows of opset 14,16 of torchscript only: ort@1.0.0, ort@1.1.0," in text
+    assert "only" not in "\n".join(lines_of(*rows)), "with a column of its own it has a sign for that"
+
+
+def test_all_is_every_layout_of_the_matrix() -> None:
+    rows = [row(backend="ort", layout=layout) for layout in ("split", "unified")]
+    page = matrix_page.markdown(matrix.build(rows))
+    assert "unified" not in page
+    page = matrix_page.markdown(matrix.build([*rows, row(backend="mnn", layout="static")]))
+    assert "1.32.0 split, unified " in page, "nobody asked this one for a static graph"
+
+
 def test_layouts_are_joined_before_the_table_is_folded() -> None:
     rows = [
         row(

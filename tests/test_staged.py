@@ -39,6 +39,7 @@ def _part(folder: Path, graph: bytes = b"graph with weights.bin", weights: bytes
     (folder / "step.onnx").write_bytes(graph)
     (folder / "weights.bin").write_bytes(weights)
     (folder / "notes.txt").write_text("of no graph", encoding="utf-8")
+    (folder / "graph").mkdir()
     return contract.Part("step", str(folder / "step.onnx"), (), ())
 
 

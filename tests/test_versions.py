@@ -1,5 +1,6 @@
 """Other versions of a runtime: the registry, environments made of it, workers side by side, graphs under another stamp."""
 
+import os
 import re
 import sys
 import time
@@ -139,6 +140,17 @@ def test_reused_answers_count_for_their_own_version(made: envs.Entry, tmp_path: 
             "what another version compared is not its own"
         )
         assert done.returncode == 1
+
+
+def test_another_package_of_the_host_is_another_condition(made: envs.Entry, tmp_path: Path) -> None:
+    """The host scores the text and checks the files, in whatever interpreter the runtime is."""
+    asked = (f"--backend={OLD}", f"--opset={TAKES}", "--layout=unified", "-k", "text", "--reuse")
+    (tmp_path / "host" / "sacrebleu-0.1.dist-info").mkdir(parents=True)
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(tmp_path / "host"))))
+    for kwargs, reused in (({}, False), ({}, True), ({"PYTHONPATH": path}, False)):
+        done = helpers.conformance(tmp_path / "results", *asked, **kwargs)
+        assert done.returncode == 0, done.stdout
+        assert ("1 of them are answers of earlier runs" in done.stdout) == reused
 
 
 def test_a_version_left_out_is_not_every_version() -> None:

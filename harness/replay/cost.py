@@ -55,7 +55,7 @@ def measure_cost(backend: Backend, job: Job) -> Row:
     row.message = f"{p50 * 1e3:.2f} ms a step of {len(batch.rows)}, {row.detail['tokens_per_second']:.0f} tokens/s"
     if not job.alone:
         row.value, row.message = None, "no figures: other workers ran beside this one"
-        row.detail = {name: known for name, known in row.detail.items() if "seconds" not in name}
+        row.detail = {name: known for name, known in row.detail.items() if "second" not in name}
     growth = np.diff(memory)[-4:]
     if growth.min() > LEAK:
         row.status, row.metric, row.value, row.bound = "FAIL", "bytes grown a replay", float(growth.min()), float(LEAK)

@@ -5,7 +5,7 @@ runs may each stand at their bound from float64, and no further than twice that 
 shows between two ways (``invariance`` in the manifest) is the model's and is allowed on top.
 """
 
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -73,21 +73,20 @@ def _ways(
         "twice", "the same batch again on the same program (not deterministic, or state kept)", batch, everything
     )
     yield again, _logits(job, programs, batch)
-    other = next((other for other in job.golden.batches if other is not batch), None)
-    if other is not None:
-        for _ in _logits(job, programs, other):
-            pass
-        between = "the same batch after another one (state kept between sentences)"
-        yield again._replace(name="aba", meaning=between), _logits(job, programs, batch)
-        yield again._replace(name="interleaved", meaning=TURNS), _taking_turns(job, programs, batch, other)
+    backwards = everything[::-1]
+    turned = select_rows(batch, backwards)
+    other = _beside(job, batch) or turned
+    for _ in _logits(job, programs, other):
+        pass
+    between = "the same batch after another one (state kept between sentences)"
+    yield again._replace(name="aba", meaning=between), _logits(job, programs, batch)
+    yield again._replace(name="interleaved", meaning=TURNS), _taking_turns(job, programs, batch, other)
     if job.graph.static:  # the source is padded to its full length already
         unread = "other values in the padding and in the slots not yet written (a mask lets them in)"
         yield Way("unwritten", unread, batch, everything), _logits(job, programs, batch, turn=1)
     else:
         padded = more_padding(batch, job.bundle.decode.pad)
         yield Way("padded", "more padding in the source", padded, everything), _logits(job, programs, padded)
-    backwards = everything[::-1]
-    turned = select_rows(batch, backwards)
     yield Way("order", "the rows of the batch in another order", turned, backwards), _logits(job, programs, turned)
     for row in sorted({int(batch.mask.sum(axis=1).argmin()), len(batch.rows) - 1, 0}):
         single = select_rows(batch, (row,))
@@ -98,6 +97,13 @@ def _ways(
     yield again._replace(name="long first", meaning=order), _logits(job, fresh, batch)
     for program in (*fresh.values(), *programs.values()):
         program.close()
+
+
+def _beside(job: Job, batch: Batch) -> Optional[Batch]:
+    """Another traced batch that runs on the same programs: a static graph has others for another length of source."""
+    part = job.graph.part("step", batch.ids.shape[1])
+    others = (one for one in job.golden.batches if one is not batch)
+    return next((one for one in others if job.graph.part("step", one.ids.shape[1]) == part), None)
 
 
 def more_padding(batch: Batch, pad: int) -> Batch:

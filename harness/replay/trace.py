@@ -336,9 +336,11 @@ def _say_nearest(row: Row, tensors: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _sample(array: np.ndarray) -> bytes:
-    """Some 64 values spread over an array: enough to see it overwritten."""
+    """Some 64 values spread over an array, and one of each entry of a cache: enough to see it overwritten, even where just
+    one slot of a fixed-size cache comes out another."""
     flat = array.reshape(-1)
-    return flat[:: max(1, flat.size // 64)].tobytes()
+    entries = array[0, 0, :, 0].tobytes() if array.ndim == 4 and array.size else b""
+    return flat[:: max(1, flat.size // 64)].tobytes() + entries
 
 
 def _trace_order(batch: Batch) -> Iterator[Tuple[int, int]]:

@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from tests.mutant import Feeds
 from tests.saboteurs.edits import FLOAT, FLOAT16, after, both, edited, node, stored
-from tests.saboteurs.frame import Saboteur, Step, bad, changed, feeding, giving, only, since
+from tests.saboteurs.frame import PerProgram, Saboteur, Step, bad, changed, feeding, giving, only, since
 
 OWN = ".decoder."
 QUIET = ("encoder", "kv_shape")
@@ -45,6 +45,15 @@ def _cleared(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _in_place(part: str, step: int, feeds: Feeds, outputs: Feeds) -> Feeds:
+    """The cache is written where it was fed, as a runtime with bound buffers does: what it gave before changes."""
+    for name in [name for name in outputs if OWN in name]:
+        fed = feeds[name.replace("present", "past_key_values", 1)]
+        fed[...] = outputs[name]
+        outputs[name] = fed
+    return outputs
+
+
 def _seen_until(offset: int) -> Any:
     """A self-attention mask that ends so many slots after the newest entry."""
     shift = after("position", ("Add", ("saboteur_shift",), {}), readers=("/LessOrEqual",))
@@ -79,7 +88,33 @@ def _all_seen(part: str, step: int, feeds: Feeds) -> Feeds:
     return feeds
 
 
+def _own_cache() -> dict[str, Any]:
+    """Each program goes on from what it wrote itself, and never looks at the cache that it is fed."""
+    written: Feeds = {}
+
+    def feeds(part: str, step: int, fed: Feeds) -> Feeds:
+        return {**fed, **{name: written[name] for name in fed if step > 0 and name in written}}
+
+    def outputs(part: str, step: int, fed: Feeds, given: Feeds) -> Feeds:
+        written.update(
+            {name.replace("present", "past_key_values"): given[name].copy() for name in given if OWN in name}
+        )
+        return given
+
+    return {"feeds": feeds, "outputs": outputs}
+
+
 SABOTEURS: list[Saboteur] = [
+    # The small bundle's two traced batches are of two lengths of source, and so of two programs.
+    Saboteur(
+        "static-own-cache",
+        5,
+        lambda: PerProgram(_own_cache),
+        {"invariance": 1},
+        layout="static",
+        passes=("logits", "kv_values", "tokens", *QUIET),
+        says="it keeps a cache of its own, or ignores the one it is fed",
+    ),
     _static(
         "position-frozen",
         {"kv_values": 1, "logits": 1},
@@ -120,6 +155,13 @@ SABOTEURS: list[Saboteur] = [
         outputs=giving(changed(_cleared, OWN), only(3)),
         passes=("logits", "tokens", "text", "invariance", *QUIET),
         says="slot 5, which waits for a later step, has changed",
+    ),
+    _static(
+        "cache-written-in-place",
+        {"kv_values": 1},
+        outputs=_in_place,
+        passes=("logits", "tokens", *QUIET),
+        says="given at step 0, was changed by a later run: its memory is not its own",
     ),
     _static("mask-one-too-long", {**ALL, "invariance": 0}, graph=_seen_until(1)),
     _static("mask-one-too-short", ALL, graph=_seen_until(-1)),
