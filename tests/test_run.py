@@ -143,6 +143,7 @@ def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
         (["--backend=ort", "--opset=99"], "--opset 9-"),
         (["--backend=ort", "--precision=fp8"], "fp32"),
         (["--opset=seventeen"], "'seventeen' is not an opset or a range such as 12-17"),
+        (["--opset=12-"], "'12-' is not an opset or a range such as 12-17"),
         (["--layout=fixed"], "invalid choice"),
         (["--backend-python=/no/such/python"], "/no/such/python: no such interpreter"),
         (["--cell-timeout=soon"], "soon"),
