@@ -41,9 +41,9 @@ class Cell(NamedTuple):
 
 def span(text: str) -> range:
     """Opsets of a command line: ``14`` or ``12-17``. Raises argparse's error, which names the option."""
-    low, _, high = text.partition("-")
+    low, dash, high = text.partition("-")
     try:
-        opsets = range(int(low), int(high or low) + 1)
+        opsets = range(int(low), int(high if dash else low) + 1)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an opset or a range such as 12-17") from None
     if not opsets:

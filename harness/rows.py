@@ -276,7 +276,8 @@ def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
             lines: List[str] = stream.read().split("\n")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise RowsError(
-            f"{path}: cannot be read as rows ({error}); give a .jsonl file written by pytest --backend"
+            f"{path}: cannot be read as rows ({getattr(error, 'strerror', None) or error}); "
+            "give a results folder, or a .jsonl file written by pytest --backend"
         ) from error
     for number, line in enumerate(lines, 1):
         if not line:

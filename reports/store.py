@@ -433,7 +433,8 @@ def night_named(store: Store, word: str) -> str:
             word = (folder / LAST_GOOD).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise RowsError(
-                f"{folder}@{LAST_GOOD}: no night has passed a gate yet; conform gate {folder}@newest --good"
+                f"{folder}@{LAST_GOOD}: no night has passed a gate yet; "
+                f"conform gate {folder}@newest --policy nightly --good"
             ) from error
         except UnicodeDecodeError as error:
             raise RowsError(

@@ -144,6 +144,7 @@ def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
         (["--backend=ort", "--precision=fp8"], "fp32"),
         (["--opset=seventeen"], "'seventeen' is not an opset or a range such as 12-17"),
         (["--layout=unified,fixed"], "'fixed' is not a layout; there are split, unified, static, static-scatter"),
+        (["--opset=12-"], "'12-' is not an opset or a range such as 12-17"),
         (["--backend-python=/no/such/python"], "/no/such/python: no such interpreter"),
         (["--cell-timeout=soon"], "soon"),
     ],
