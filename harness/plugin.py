@@ -58,7 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=Path("results"),
         help="folder that rows are added to; write it with = (default: results)",
     )
-    add("--resume", action="store_true", help="continue the newest unfinished run of equal arguments and bundle")
+    add(
+        "--resume",
+        action="store_true",
+        help="continue the newest unfinished run of equal arguments, bundle, harness and packages",
+    )
     add(
         "--reuse",
         action="store_true",

@@ -184,15 +184,13 @@ class Writer:
     def __init__(
         self, results: str, asked: Dict[str, Any], resume: bool = False, conditions: Optional[Dict[str, str]] = None
     ) -> None:
-        """``asked``: arguments and bundle in plain JSON. ``resume``: go on with the newest unfinished run of equal ones.
-        ``conditions``: what the answers of each runtime depend on, for runs to come that reuse them."""
+        """``asked``: arguments and bundle in plain JSON. ``conditions``: what the answers of each runtime depend on, for
+        runs to come that reuse them. ``resume``: go on with the newest unfinished run of equal ones."""
         os.makedirs(results, exist_ok=True)
         self.box = box_name()
         self.note = {"asked": asked, "conditions": conditions or {}}
-        self.resumed = _unfinished(results, asked) if resume else ""
+        self.resumed = _unfinished(results, self.note) if resume else ""
         if self.resumed:
-            if _noted(Path(results) / self.resumed / "run.json").get("conditions") != conditions:
-                self.note["conditions"] = {}  # its first rows were answered under others
             self.run, self.path, self._stream = self.resumed, *_reopened(results, self.resumed)
         else:
             self.run, self.path, self._stream = _new_file(results, self.box)
@@ -245,14 +243,15 @@ def _noted(place: Path) -> Dict[str, Any]:
     return dict(json.loads(place.read_text(encoding="utf-8")))
 
 
-def _unfinished(results: str, asked: Dict[str, Any]) -> str:
-    """Name of the newest run that asked the same, has not finished, and is not going on; empty when there is none."""
+def _unfinished(results: str, wanted: Dict[str, Any]) -> str:
+    """Name of the newest run that asked the same under the same conditions, has not finished, and is not going on; empty
+    when there is none."""
     notes = sorted(Path(results).glob("*/run.json"), key=lambda place: place.stat().st_mtime, reverse=True)
     for place in notes:
         rows = Path(results) / (place.parent.name + ".jsonl")
         try:
             note = _noted(place)
-            if note["finished"] or note["asked"] != asked:
+            if note["finished"] or any(note[name] != value for name, value in wanted.items()):
                 continue
             with open(rows, encoding="utf-8") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

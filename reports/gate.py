@@ -169,8 +169,7 @@ class _Judge:
         for check in need.checks:
             row = checks.get(check)
             if row is None:
-                command = re.sub(r"-k \w+$", f"-k {check}", some.command)
-                yield Reason("missing", check, f"no {check} row", command)
+                yield _no_row(check, some)
             else:
                 yield from _verdict_of(row)
                 said = self.results.overruled.get((row.box, row.bundle, row.cell, check))
@@ -199,6 +198,10 @@ class _Judge:
     def _budgets(self, checks: dict[str, Row]) -> Iterator[Reason]:
         """What a cell may use up of its bounds, its choices and its text."""
         logits, tokens = checks.get("logits"), checks.get("tokens")
+        wanted = {"logits": self.policy.logits, "tokens": self.policy.flips or self.policy.text}
+        for check in wanted:
+            if wanted[check] and check not in checks:
+                yield _no_row(check, next(iter(checks.values())))
         if self.policy.logits and logits is not None and logits.compared:
             share = logits.value / logits.bound if logits.value is not None and logits.bound else math.inf
             yield from self._over("logits", logits, self.policy.logits, share, "of the bound used by logits")
@@ -319,6 +322,11 @@ def _lasting(key: tuple[str, str, str]) -> tuple[str, str, str]:
 
 def _measured(figure: Any) -> bool:
     return isinstance(figure, (int, float)) and 0 < figure < math.inf
+
+
+def _no_row(check: str, other: Row) -> Reason:
+    """``other``: a row of the same cell."""
+    return Reason("missing", check, f"no {check} row", re.sub(r"-k \w+$", f"-k {check}", other.command))
 
 
 def _verdict_of(row: Row) -> Iterator[Reason]:

@@ -273,6 +273,18 @@ def test_flips_count_ties_too(tmp_path: Path) -> None:
     assert (what, said) == ("flips", "0.03 of the sentences leave the golden's tokens, budget 0.02 in fp32")
 
 
+@pytest.mark.parametrize(
+    "budget, check", [("logits", "logits"), ("flips", "tokens"), ("text", "tokens")]
+)  # fmt: skip
+def test_a_budget_of_what_has_no_row_is_not_kept(tmp_path: Path, budget: str, check: str) -> None:
+    words = "loss = { fp32 = 0.2 }" if budget == "text" else "fp32 = 0.9"
+    text = f'{REQUIRE}checks = ["encoder"]\n[{budget}]\n{words}\n'
+    rows = [row for row in nights.cell() if row.check != check]
+    assert reasons(judged(tmp_path, text, *rows)) == [("missing", f"no {check} row")]
+    both = text.replace('"encoder"', f'"encoder", "{check}"')
+    assert reasons(judged(tmp_path, both, *rows)) == [("missing", f"no {check} row")], "said once"
+
+
 def test_a_waived_failure_still_has_its_budgets(tmp_path: Path) -> None:
     bad = changed("tokens", status="XFAIL", reason="a fault", detail={
         "rows": {"MATCH": 90, "TIE": 0, "DIVERGED": 10}, "expected": {"seen": "FAIL", "reason": "a fault", "link": "l"}
