@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from backends.contract import Probe
-from harness import expectations, preflight, reuse
+from harness import envs, expectations, preflight, reuse
 from harness.bundle import Bundle, BundleError, Graph
 from harness.judge import verdict
 from harness.launch import EMBEDDED, Launch, cores, shares
@@ -428,7 +428,12 @@ def as_asked(selector: select.Selector, found: Found) -> Found:
         return found
     name = f"{selector.module.rpartition('.')[2]}@{selector.version}"
     reason = f"version {selector.version} was asked for, {found.probe.version} is installed"
-    remedy = f"conform envs create {name}, or give the interpreter that has it with --backend-python"
+    try:
+        envs.matching(name)
+        first = ""
+    except select.UnknownBackend:
+        first = "put a line for it into backends/envs.toml, then "
+    remedy = f"{first}conform envs create {name}, or give the interpreter that has it with --backend-python"
     return Found(absent={"reason": reason, "remedy": remedy})
 
 

@@ -35,6 +35,8 @@ COSTS = {
 }  # fmt: skip
 """Figures of a cost row that may have a budget: 1 where more is worse, -1 where less is."""
 METHODS = {"bootstrap": "bs", "randomization": "ar"}
+MOST = 1000
+"""Members of a range: more is a slip of the hand, and would take minutes to look for."""
 FORM = "ort@*/cpu/torchscript/{split,unified}/fp32/op{12..17}"
 
 
@@ -228,6 +230,8 @@ class _Reader:
         for pattern in patterns:
             if pattern.count("/") != FORM.count("/"):
                 raise self.wrong(where, f"{pattern!r} is no pattern of cells; their form is {FORM}")
+            if any(int(last) - int(first) >= MOST for first, last in re.findall(r"\{(\d+)\.\.(\d+)\}", pattern)):
+                raise self.wrong(where, f"{pattern!r} promises more than {MOST} cells; give a smaller range")
             if not expand(pattern):
                 raise self.wrong(where, f"{pattern!r} names no cell: a range goes from the lower number to the higher")
         return tuple(itertools.chain.from_iterable(map(expand, patterns)))

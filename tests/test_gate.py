@@ -519,6 +519,7 @@ def test_an_answer_given_here_takes_no_failure_away(real: Path, check: str, agai
         (REQUIRE + "[budget]", "unknown word 'budget'"),
         ('max_age_hours = "old"\n' + REQUIRE, "max_age_hours: 'old' is no number of 0 or more"),
         ("max_age_hours = inf\n" + REQUIRE, "max_age_hours: inf is no number of 0 or more"),
+        (REQUIRE.replace("op17", "op{1..99999999}"), "promises more than 1000 cells; give a smaller range"),
         (REQUIRE.replace("op17", "op{17..12}"), "names no cell: a range goes from the lower number to the higher"),
         ("max_age_hours = -1\n" + REQUIRE, "max_age_hours: -1 is no number of 0 or more"),
         (REQUIRE + waive("expeted"), "waive 1: unknown word 'expeted', did you mean 'expected'?"),
