@@ -201,7 +201,10 @@ def newest_common(matrix: Matrix) -> list[str]:
         if new:
             words += f" {matrix.label(line).strip()} would lose {_names(new, matrix)}{' too' if lost_before else ''};"
         lost_before |= set(lost)
-    return [words.rstrip(";") + ("." if words.endswith(";") else "")]
+    words = words.rstrip(";") + ("." if words.endswith(";") else "")
+    if any(entry.called == "PARTIAL" for (line, column), entry in matrix.entries.items() if line == best):
+        words += f" Not every check ran at {matrix.label(best).strip()}."
+    return [words]
 
 
 def _names(columns: Sequence[Column], matrix: Matrix) -> str:

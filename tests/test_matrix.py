@@ -249,22 +249,31 @@ def test_the_line_below_says_how_far_one_can_go_and_what_a_step_up_loses() -> No
     (line,) = matrix.newest_common(matrix.build([*rows, *passing("1.4.0")]))
     assert line == (
         "Newest opset that passes in every column (leaving out what passes at none: ort@1.4.0): 14. "
-        "15 would lose ort@1.8.1; 16 would lose ort@1.10.0 too."
+        "15 would lose ort@1.8.1; 16 would lose ort@1.10.0 too. Not every check ran at 14."
     )
     (line,) = matrix.newest_common(matrix.build([*passing("1.8.1", 13), *passing("1.10.0", 16)]))
     assert line == "No opset passes in every column."
     (line,) = matrix.newest_common(matrix.build(passing("1.8.1", 13) + passing("1.8.1", 13, 14, layout="split")))
-    assert line == "Newest opset that passes in every column: 13. 14 would lose ort@1.8.1 unified; 15 would lose ort@1.8.1 split too."  # fmt: skip  # noqa: E501
+    assert line == "Newest opset that passes in every column: 13. 14 would lose ort@1.8.1 unified; 15 would lose ort@1.8.1 split too. Not every check ran at 13."  # fmt: skip  # noqa: E501
+
+
+def test_an_opset_that_is_named_as_passing_had_every_check_or_says_so() -> None:
+    rows = [row(check=check, opset=opset) for check in verdict.CHECKS for opset in (16, 17)]
+    (line,) = matrix.newest_common(matrix.build(rows))
+    assert line == "Newest opset that passes in every column: 17."
+    (line,) = matrix.newest_common(matrix.build(rows[:-1]))
+    assert line == "Newest opset that passes in every column: 17. Not every check ran at 17."
 
 
 def test_a_layout_without_a_graph_of_an_opset_does_not_hold_the_others_back() -> None:
     rows = [row(opset=opset) for opset in (16, 17, 18)] + [row(opset=opset, layout="static") for opset in (16, 17)]
     (line,) = matrix.newest_common(matrix.build(rows))
-    assert line == "Newest opset that passes in every column that has it: 18."
+    assert line == "Newest opset that passes in every column that has it: 18. Not every check ran at 18."
     rows += [row(opset=opset, layout="static", version="1.3") for opset in (16, 18)]
     (line,) = matrix.newest_common(matrix.build(rows))
     assert line == (
-        "Newest opset that passes in every column: 16. 17 would lose ort@1.3; 18 would lose ort@1.32.0 static too."
+        "Newest opset that passes in every column: 16. 17 would lose ort@1.3; 18 would lose ort@1.32.0 static too. "
+        "Not every check ran at 16."
     )
 
 
