@@ -55,7 +55,9 @@ class Backend(contract.Backend):
         self.soc = acl.get_soc_name()
         self.files = {}  # type: Dict[Tuple[str, ...], str]
         self.folder = tempfile.TemporaryDirectory(prefix="cann-")
-        return contract.Probe(contract.version_of(acl, ascend.toolkit()), self.soc.lower(), self.precision)
+        return contract.Probe(
+            contract.version_of(acl, ascend.toolkit()), self.soc.lower(), self.precision, contract.execution_of(acl)
+        )
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
         self.offline(part, SMALL)  # so that what ATC refuses is refused now, and not in the middle of a decode

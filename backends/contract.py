@@ -24,12 +24,14 @@ KINDS = ("opset", "ir", "operator", "shape", "dtype", "other")
 class Port:
     """One declared input or output of a part.
 
-    ``dtype`` is numpy's name (``int64``, ``float32``); ``shape`` has one entry a dimension.
+    ``dtype`` is numpy's name (``int64``, ``float32``); ``shape`` has one entry a dimension. ``role`` says what the port is
+    for, whatever it is called: ``source.ids``, ``self.0.key``, ``logits`` (``harness.core.roles`` lists them).
     """
 
     name: str
     dtype: str
     shape: Tuple[Dim, ...]
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Probe:
-    """What is here: runtime version, device in the words of a cell id (``cpu``), precision the device computes in."""
+    """What is here: runtime version, device in the words of a cell id (``cpu``), precision the device computes in.
+
+    ``execution``: ``device``; ``simulator`` of one, whose device is called ``simulator-NAME``; ``fake``, a test's stand-in.
+    """
 
     version: str
     device: str
     precision: str
+    execution: str = "device"
+
+    def __post_init__(self) -> None:
+        if self.device.startswith("simulator-") != (self.execution == "simulator"):
+            raise ValueError(f"device {self.device!r} and execution {self.execution!r} contradict each other")
 
 
 @dataclass(frozen=True)
@@ -61,11 +71,20 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Knob:
+    """A setting that may change results: the ``options`` that turn it, and whose fault it is when that clears a failure,
+    ``runtime`` or ``optimizer``."""
+
+    options: Mapping[str, Any]
+    culprit: str = "runtime"
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What an adapter can take. The harness derives UNSUPPORTED from it before the runtime is asked.
 
-    An empty ``opsets`` means that the runtime itself is asked, and its refusal is the answer. ``knobs`` maps a
-    setting that may change results to the options that turn it: it is what blame tries on a failed cell.
+    An empty ``opsets`` means that the runtime itself is asked, and its refusal is the answer. ``knobs`` are
+    the settings, by name, that are tried on a cell that failed.
     ``deepest_stage``, one of STAGES, is how far this box can take a part; short of ``run`` see `staged`.
     """
 
@@ -75,7 +94,7 @@ class Capabilities:
     zero_length_dims: bool = True
     layouts: FrozenSet[str] = frozenset(LAYOUTS)
     deepest_stage: str = "run"
-    knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
 
 
 class Absent(Exception):
@@ -101,7 +120,13 @@ class StageError(Exception):
 
 
 class Program(abc.ABC):
-    """One compiled part, ready to run; it keeps no state of the decode between two runs."""
+    """One compiled part, ready to run; it keeps no state of the decode between two runs. The harness closes it."""
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @abc.abstractmethod
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
@@ -166,5 +191,10 @@ def first_line(error: BaseException) -> str:
 
 
 def version_of(module: Any, version: str = "") -> str:
-    """A runtime's version. That of a test's fake ends in ``-fake``: its rows are no evidence, and no matrix shows them."""
-    return (version or str(module.__version__)) + ("-fake" if getattr(module, "__fake__", False) else "")
+    """A runtime's version. That of a test's fake ends in ``-fake``, for those who read it; `execution_of` is what counts."""
+    return (version or str(module.__version__)) + ("-fake" if execution_of(module) == "fake" else "")
+
+
+def execution_of(module: Any) -> str:
+    """What ``Probe.execution`` is where that vendor library did the work on its device."""
+    return "fake" if getattr(module, "__fake__", False) else "device"

@@ -36,9 +36,9 @@ class Backend(staged.Staged):
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"}),
         knobs={
-            "iree-opt-level=O0": {"flags": ["--iree-opt-level=O0"]},
-            "iree-llvmcpu-target-cpu=generic": {"flags": ["--iree-llvmcpu-target-cpu=generic"]},
-            "threads=1": {"threads": 1},
+            "iree-opt-level=O0": contract.Knob({"flags": ["--iree-opt-level=O0"]}),
+            "iree-llvmcpu-target-cpu=generic": contract.Knob({"flags": ["--iree-llvmcpu-target-cpu=generic"]}),
+            "threads=1": contract.Knob({"threads": 1}),
         },
     )
 

@@ -42,9 +42,9 @@ class Backend(staged.Staged):
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "int64", "int32"}),
         knobs={
-            "optimizeLevel=0": {"optimizeLevel": 0},
-            "precision=normal": {"precision": "normal"},
-            "threads=1": {"threads": 1},
+            "optimizeLevel=0": contract.Knob({"optimizeLevel": 0}),
+            "precision=normal": contract.Knob({"precision": "normal"}),
+            "threads=1": contract.Knob({"threads": 1}),
         },
     )
 

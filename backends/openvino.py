@@ -28,9 +28,9 @@ class Backend(contract.Backend):
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "int64", "int32", "int8", "uint8", "bool"}),
         knobs={
-            "CPU_RUNTIME_CACHE_CAPACITY=0": {"CPU_RUNTIME_CACHE_CAPACITY": "0"},
-            "SNIPPETS_MODE=DISABLE": {"SNIPPETS_MODE": "DISABLE"},
-            "threads=1": {"threads": 1},
+            "CPU_RUNTIME_CACHE_CAPACITY=0": contract.Knob({"CPU_RUNTIME_CACHE_CAPACITY": "0"}),
+            "SNIPPETS_MODE=DISABLE": contract.Knob({"SNIPPETS_MODE": "DISABLE"}),
+            "threads=1": contract.Knob({"threads": 1}),
         },
     )
     modes = ("cpu",)

@@ -45,9 +45,9 @@ class Backend(contract.Backend):
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "int64", "int32", "int8", "uint8", "bool"}),
         knobs={
-            "optimizer=off": {"optimizer": "off"},
-            "optimizer=basic": {"optimizer": "basic"},
-            "threads=1": {"threads": 1},
+            "optimizer=off": contract.Knob({"optimizer": "off"}, "optimizer"),
+            "optimizer=basic": contract.Knob({"optimizer": "basic"}, "optimizer"),
+            "threads=1": contract.Knob({"threads": 1}),
         },
     )
     modes = None
@@ -66,7 +66,7 @@ class Backend(contract.Backend):
         if self.other is None:
             return contract.Probe(ort.__version__, "cpu", "fp32")
         self.other.find(ort)
-        return contract.Probe(ort.__version__, self.other.device, self.other.precision)
+        return contract.Probe(ort.__version__, self.other.device, self.other.precision, self.other.execution)
 
     def compile(self, part: contract.Part, options: Dict[str, Any]) -> contract.Program:
         import onnxruntime as ort

@@ -24,7 +24,7 @@ class Pin(NamedTuple):
     device: str
     precision: str
     options: Mapping[str, str]
-    knobs: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    knobs: Mapping[str, contract.Knob] = MappingProxyType({})
 
 
 def _openvino(device: str, **turned: str) -> Dict[str, str]:
@@ -32,7 +32,7 @@ def _openvino(device: str, **turned: str) -> Dict[str, str]:
 
 
 OPENVINO_KNOBS = {
-    f"{name}={value}": {"provider": _openvino("CPU", **{name: value})}
+    f"{name}={value}": contract.Knob({"provider": _openvino("CPU", **{name: value})})
     for name, value in (("CPU_RUNTIME_CACHE_CAPACITY", "0"), ("SNIPPETS_MODE", "DISABLE"))
 }
 # A provider without a line here runs all the same, and is UNVERIFIED: what it computes in is its own choice.
@@ -62,6 +62,7 @@ class Provider:
         self.family = self.word.split("_")[0]
         pin = PINS.get(self.word, Pin(self.word, "fp32", {}))
         self.device, self.precision, self.options, self.knobs = pin.device, pin.precision, dict(pin.options), pin.knobs
+        self.execution = "device"
         self.name, self.plugins = "", []  # type: str, List[Any]
 
     def find(self, ort: Any) -> None:
@@ -106,7 +107,7 @@ class Provider:
             return ""
         self.plugins = [device for device in ort.get_ep_devices() if device.ep_name == name]
         if self.family == "qnn" and not any(device.device.type.name == "NPU" for device in self.plugins):
-            self.device = f"simulator-{self.device}"
+            self.device, self.execution = f"simulator-{self.device}", "simulator"
             self.options["soc_model"] = "60"  # off the device the compiler has to be told which one to emulate
         return name
 

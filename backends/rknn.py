@@ -41,7 +41,7 @@ class Backend(staged.Staged):
         dynamic_dims=False,
         zero_length_dims=False,
         layouts=frozenset({"static", "static-scatter"}),
-        knobs={"optimization_level=0": {"optimization_level": 0}},
+        knobs={"optimization_level=0": contract.Knob({"optimization_level": 0})},
     )
 
     def probe(self) -> contract.Probe:
@@ -65,7 +65,8 @@ class Backend(staged.Staged):
                 f"no {self.target} is connected", "connect one over USB; adb devices lists it"
             )
             self.capabilities = replace(self.capabilities, deepest_stage="build")
-        self.found = contract.Probe(version, self.target if board else f"simulator-{self.target}", "fp16")
+        device, execution = (self.target, "device") if board else (f"simulator-{self.target}", "simulator")
+        self.found = contract.Probe(version, device, "fp16", execution)
         return self.found
 
     def _connected(self) -> bool:

@@ -25,7 +25,7 @@ REFUSALS += [("unsupported_node", "operator"), ("no importer", "operator"), ("sh
 class Backend(staged.Staged):
     """One GPU; every layer of an engine runs on it."""
 
-    capabilities = contract.Capabilities(knobs={"builder_optimization_level=0": {"level": 0}})
+    capabilities = contract.Capabilities(knobs={"builder_optimization_level=0": contract.Knob({"level": 0})})
     modes = ("fp32", *FASTER)
 
     def probe(self) -> contract.Probe:
@@ -34,7 +34,9 @@ class Backend(staged.Staged):
         except ImportError as error:
             raise contract.Absent(f"tensorrt cannot be imported: {error}", INSTALL) from error
         self.trt, self.gpu, self.log = trt, cuda.Device(cuda.find()), words.logger(trt, self.note)
-        self.found = contract.Probe(contract.version_of(trt), self.gpu.name, self.provider or "fp32")
+        self.found = contract.Probe(
+            contract.version_of(trt), self.gpu.name, self.provider or "fp32", contract.execution_of(trt)
+        )
         return self.found
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> Any:

@@ -27,5 +27,7 @@ class Backend(tensorrt.Backend):
         except contract.Absent as absent:
             self.missing = absent
             self.capabilities = replace(self.capabilities, deepest_stage="build")
-        self.found = contract.Probe(contract.version_of(trt), device, self.provider or "fp32")
+        self.found = contract.Probe(
+            contract.version_of(trt), device, self.provider or "fp32", contract.execution_of(trt)
+        )
         return self.found

@@ -22,12 +22,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.bundle import Bundle  # noqa: E402 - the checkout's own packages, also without an installation
+from harness.core.bundle import Bundle  # noqa: E402 - the checkout's own packages, also without an installation
+from harness.core.rowfiles import read_all  # noqa: E402
+from harness.core.rows import newest, seen_status  # noqa: E402
+from harness.core.selectors import parse  # noqa: E402
 from harness.judge import bounds  # noqa: E402
-from harness.replay.host import Limits, Worker  # noqa: E402
-from harness.replay.select import parse  # noqa: E402
 from harness.replay.trace import CHECKS, Golden  # noqa: E402
-from harness.rows import newest, read_all, seen_status  # noqa: E402
+from harness.run.process import Limits, Worker  # noqa: E402
 from tests.helpers import judge  # noqa: E402
 from tests.mutant import Mutant  # noqa: E402
 from tests.saboteurs.edits import edited, epsilon, weight  # noqa: E402
@@ -134,7 +135,7 @@ def bundle_of(model: str, folder: Path) -> Path:
     rows = 4 if model == "opus-mt" else 12
     corpus.write_text("\n".join(lines[:1] + lines[60 : 60 + rows]) + "\n", encoding="utf-8")
     opsets = OPSETS[model]
-    command = ["-m", "harness.cli", "record", str(directory), "--corpus", str(corpus), "--out", str(out)]
+    command = ["-m", "conform.cli", "record", str(directory), "--corpus", str(corpus), "--out", str(out)]
     steps = 24 if model == "opus-mt" else 40
     run(sys.executable, *command, "--opset", f"{opsets[0]}-{opsets[-1]}", "--max-steps", str(steps))
     return out

@@ -58,7 +58,7 @@ def record(options: argparse.Namespace, folder: Path, steps: int) -> Path:
     command = [
         sys.executable,
         "-m",
-        "harness.cli",
+        "conform.cli",
         "record",
         str(options.model),
         "--corpus",
@@ -121,7 +121,7 @@ def comparison(bundle: Path) -> None:
     """Our comparison of the traced logits with float64, beside Polygraphy's of the same arrays."""
     import numpy as np
 
-    from harness.bundle import Bundle
+    from harness.core.bundle import Bundle
     from harness.replay.trace import Golden
 
     opened = Bundle(str(bundle), verify=False)

@@ -21,9 +21,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.judge import verdict
-from harness.launch import EMBEDDED
-from harness.rows import Row, to_json
+from harness.core import verdict
+from harness.core.rows import Row, to_json
+from harness.run.launch import EMBEDDED
 from reports import compaction, diff, site, store
 
 LAST = date(2026, 12, 1)

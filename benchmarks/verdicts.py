@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from backends.contract import Backend, StageError  # noqa: E402 - the checkout's own packages, also uninstalled
-from harness.bundle import kv_of  # noqa: E402
+from harness.core.bundle import kv_of  # noqa: E402
+from harness.core.rows import Row  # noqa: E402
 from harness.replay.decoder import AdapterError, ContractError, Decoder, Stopped  # noqa: E402
 from harness.replay.trace import Golden  # noqa: E402
-from harness.rows import Row  # noqa: E402
 from tests import test_saboteurs as suite  # noqa: E402
 from tests.helpers import golden as embedded  # noqa: E402
 from tests.helpers import judge  # noqa: E402

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.rows import SCHEMA, RowsError
+from harness.core.errors import UserError
+from harness.core.rows import SCHEMA
 from reports.store import (
     KEY,
     WORD,
@@ -31,7 +32,7 @@ from reports.store import (
 def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str], None] = print) -> bool:
     """Write the finished nights, those before the day ``before``, of a folder's JSONL files as pieces; a line for each
     and for what is left alone. Returns whether every file could be read. Files that are wholly in pieces are deleted only
-    when asked. A crash leaves every row where it was. Raises RowsError for damaged pieces, and when there is no row."""
+    when asked. A crash leaves every row where it was. Raises UserError for damaged pieces, and when there is no row."""
     with _alone(folder):
         for draft in folder.glob("*.parquet.part"):
             draft.unlink()  # of a compaction that was killed
@@ -47,14 +48,14 @@ def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str]
                 continue
             try:
                 file = read_loose(path, detail=False)
-            except RowsError as error:
+            except UserError as error:
                 say(f"{error}; left as it is")
                 readable = False
                 continue
             # A backlog may be larger than memory: what is kept of a file until its night's turn is small.
             files.append(file._replace(table=file.table.select(["run", "time", "id"])))
         if readable and not (files or pieces or going):
-            raise RowsError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
+            raise UserError(f"{folder}: no rows; run pytest --backend=NAME --results DIR first")
         nights = nights_of(files, pieces)
         for night in sorted({night for night in nights.values() if night < before}):
             runs = {run for run, its in nights.items() if its == night}
@@ -108,7 +109,7 @@ def _write(table: pa.Table, path: Path) -> None:
         os.fsync(stream.fileno())
     # Compared in text: two dictionaries may list equal words in another order.
     if not _plain(pq.read_table(draft)).equals(_plain(table)):
-        raise RowsError(f"{draft}: does not read back as written; look at the disk, nothing was deleted")
+        raise UserError(f"{draft}: does not read back as written; look at the disk, nothing was deleted")
     os.replace(draft, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -144,16 +145,16 @@ def _delete(file: Loose, pieces: list[Piece], say: Callable[[str], None]) -> Non
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One compaction at a time. Raises RowsError."""
+    """One compaction at a time. Raises UserError."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise RowsError(f"{folder}: not a results folder ({error.strerror}); give one") from error
+        raise UserError(f"{folder}: not a results folder ({error.strerror}); give one") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RowsError(f"{folder}: another compaction is at work in it; wait for it") from error
+            raise UserError(f"{folder}: another compaction is at work in it; wait for it") from error
         yield
     finally:
         os.close(handle)

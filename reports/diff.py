@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from harness.cell import Cell, spans
-from harness.judge import verdict
-from harness.rows import RowsError
+from harness.core import verdict
+from harness.core.cell import Cell, spans
+from harness.core.errors import UserError
 from reports import drift
 from reports.store import KEY, History, Store, night_named, note, place
 
@@ -93,10 +93,10 @@ class Side(NamedTuple):
         return self.night or self.store.nights[-1]
 
     def rows(self) -> pd.DataFrame:
-        """Raises RowsError when there is no row of a cell."""
+        """Raises UserError when there is no row of a cell."""
         found = self.store.newest(COLUMNS, None if self.night is None else [self.night])
         if not len(found):
-            raise RowsError(f"{self.text}: no cell has a row; nothing can be compared")
+            raise UserError(f"{self.text}: no cell has a row; nothing can be compared")
         for name in found.columns:
             if isinstance(found[name].dtype, pd.CategoricalDtype):
                 found[name] = found[name].astype(str)
@@ -104,7 +104,7 @@ class Side(NamedTuple):
 
 
 def sides(old: str, new: str, say: Callable[[str], None] = note) -> tuple[Side, Side]:
-    """Both sides from the words of a command line; a folder named twice is read once. Raises RowsError."""
+    """Both sides from the words of a command line; a folder named twice is read once. Raises UserError."""
     stores: dict[Path, Store] = {}
     made = []
     for text in (old, new):
@@ -118,7 +118,7 @@ def sides(old: str, new: str, say: Callable[[str], None] = note) -> tuple[Side, 
 
 
 def compare(old: Side, new: Side, across_versions: bool = False) -> Report:
-    """``across_versions``: a cell of a version that OLD lacks is compared with the nearest older one. Raises RowsError."""
+    """``across_versions``: a cell of a version that OLD lacks is compared with the nearest older one. Raises UserError."""
     before, after = old.rows(), new.rows()
     report = Report(old.text, new.text, after[list(KEY[:3])].drop_duplicates().shape[0], after["box"].nunique())
     before = _same_bundle(before, after, report)

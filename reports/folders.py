@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import rows
+from harness.core import rowfiles, rows
 
 
 def filled(place: Path) -> bool:
@@ -13,10 +13,10 @@ def filled(place: Path) -> bool:
 
 def read_all(places: Sequence[Path]) -> list[tuple[Path, rows.Row]]:
     """Every row in JSONL, and of each folder's Parquet the newest row of each check of each cell; each with the folder that
-    its sidecar path starts from. Raises RowsError for what cannot be read, and when there is no row at all."""
+    its sidecar path starts from. Raises UserError for what cannot be read, and when there is no row at all."""
     compacted = {place: pieces for place in places if (pieces := sorted(place.glob("*.parquet")))}
     plain = [place for place in places if place not in compacted or any(place.glob("*.jsonl*"))]
-    found = rows.read_all(plain) if plain or not compacted else []
+    found = rowfiles.read_all(plain) if plain or not compacted else []
     if compacted:
         from reports.store import Store  # slow to import, and of no use on a box
 

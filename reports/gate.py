@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.bundle import Bundle
-from harness.judge import verdict
-from harness.merge import completed
-from harness.rows import Row, RowsError, contradiction, is_fake, newest, seen_status
-from harness.text import Scorer, detokenise, saved_ids
+from harness.core import verdict
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
+from harness.core.rows import Row, contradiction, newest, seen_status
+from harness.run.complete import completed
+from harness.run.text import Scorer, detokenise, saved_ids
 from reports import store
 from reports.policy import COSTS, METHODS, Policy, Require, Text, matches
 from reports.ruling import Case, Reason, Verdict
@@ -39,16 +40,16 @@ class Results(NamedTuple):
 
 def read(text: str, bundle: Path, say: Callable[[str], None] = store.note) -> Results:
     """The newest rows of a folder, or of one night ``DIR@2026-11-30``; what a box without pytest left out is answered here
-    from the bundle. Of two recordings of one bundle the newest counts. Raises RowsError, also where there is no row."""
+    from the bundle. Of two recordings of one bundle the newest counts. Raises UserError, also where there is no row."""
     folder, word = store.place(text)
     rows = store.Store([folder], say=say)
     night = word and store.night_named(rows, word)
     base = folder if folder.is_dir() else folder.parent
-    written = [row for row in rows.newest_rows([night] if night else None) if row.cell and not is_fake(row.version)]
+    written = [row for row in rows.newest_rows([night] if night else None) if row.cell and not row.fake]
     # What is answered here is as old as the tokens that it is answered from: a row written later stands.
     found = newest(completed([(base, row) for row in written], bundle))
     if not found:
-        raise RowsError(f"{text}: no cell has a row; nothing can be judged")
+        raise UserError(f"{text}: no cell has a row; nothing can be judged")
     cells: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in found:
         cells.setdefault((row.cell, row.box, row.bundle), {})[row.check] = row

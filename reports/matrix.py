@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from harness.judge import verdict
-from harness.rows import Row, contradiction, depth, is_simulated, named, newest, seen_status
+from harness.core import verdict
+from harness.core.rows import Row, contradiction, depth, named, newest, seen_status
 
 
 class Line(NamedTuple):
@@ -129,7 +129,7 @@ def _entry(cell: list[Row]) -> Entry:
         key=lambda row: verdict.CHECKS.index(row.check) if row.check in verdict.CHECKS else 99,
     )
     partial = {row.check for row in cell} < set(verdict.CHECKS)
-    called = verdict.called(status, deciding.kind, partial, is_simulated(deciding.device))
+    called = verdict.called(status, deciding.kind, partial, deciding.simulated)
     symbol = verdict.WORDS[called].symbol
     if status == "UNSUPPORTED" and all(row.knob.startswith("ir=") for row in cell if row.status == "UNSUPPORTED"):
         symbol = verdict.RESTAMPED.symbol
@@ -175,7 +175,7 @@ def newest_common(matrix: Matrix) -> list[str]:
     passing: dict[Column, set[Line]] = {column: set() for column in matrix.columns}
     there = matrix.graphs
     for (line, column), entry in matrix.entries.items():
-        if entry.status == "PASS" and not is_simulated(column.device):
+        if entry.status == "PASS" and not column.simulated:
             passing[column].add(line)
     never = [column for column, lines in passing.items() if not lines]
     rest = [column for column in matrix.columns if column not in never]
@@ -186,7 +186,7 @@ def newest_common(matrix: Matrix) -> list[str]:
         return [column for column in rest if line not in passing[column] and (line, column.layout) in there]
 
     common = [line for line in matrix.lines if not lost_at(line)]
-    where = " on a device" if any(is_simulated(column.device) for column in never) else ""
+    where = " on a device" if any(column.simulated for column in never) else ""
     left = f" (leaving out what passes at none{where}: {_names(never, matrix)})" if never else ""
     if not common:
         return [f"No opset passes in every column{left}."]

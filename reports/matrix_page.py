@@ -15,9 +15,10 @@ from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
 from backends.contract import LAYOUTS
-from harness.cell import spans
-from harness.judge import verdict
-from harness.rows import Row, RowsError, named
+from harness.core import verdict
+from harness.core.cell import spans
+from harness.core.errors import UserError
+from harness.core.rows import Row, named
 from reports.folders import read_all
 from reports.matrix import Column, Line, Matrix, alike, build, in_common, newest_common, reason, records
 
@@ -270,7 +271,7 @@ def write_page(results: Path) -> str:
     place = results / "matrix.md"
     try:
         page = markdown(build((row for _, row in read_all([results]))))
-    except RowsError as error:
+    except UserError as error:
         return f"{place} not rewritten: {error}"
     draft = place.with_name(f".matrix-{os.getpid()}.md")
     draft.write_text(page, encoding="utf-8")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from harness.judge import verdict
-from harness.merge import completed
-from harness.rows import Row, is_fake, is_simulated, seen_status
+from harness.core import verdict
+from harness.core.rows import Row, seen_status
+from harness.run.complete import completed
 from reports.store import KEY, STAMP, Store
 
 
@@ -101,7 +101,7 @@ class Past:
     a box without pytest left something out; such an answer counts for the night of its run."""
 
     def __init__(self, places: Sequence[Path], bundle: Path) -> None:
-        """Raises RowsError when there is no row, or one that cannot be read."""
+        """Raises UserError when there is no row, or one that cannot be read."""
         store = Store(places)
         self.nights = store.nights
         found = store.newest_rows()
@@ -124,14 +124,14 @@ class Past:
         self._place = {key: at for at, key in enumerate(zip(*(one[starts] for one in keys[:3]), strict=True))}
         built, simulated = (np.zeros((len(starts), 1), np.bool_) for _ in range(2))
         for row in self.rows:
-            if row.cell and not is_fake(row.version):
+            if row.cell and not row.fake:
                 at = self._place[(row.box, row.bundle, row.cell)]
                 built[at] |= row.status == "ABSENT" and row.kind == "built"
-                simulated[at] |= is_simulated(row.device)
+                simulated[at] |= row.simulated
         self._status, self._word = _cells(status, expected, of_bundle, starts, (built, simulated))
         self._lines: dict[tuple[object, ...], dict[tuple[str, ...], Row]] = {}
         for row in self.rows:
-            if row.cell and not is_fake(row.version):
+            if row.cell and not row.fake:
                 self._lines.setdefault(_line(row), {})[(row.box, row.bundle, row.cell)] = row
 
     def track(self, row: Row) -> Track:

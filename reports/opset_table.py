@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from harness.judge import verdict
-from harness.rows import Row, named, newest, read_all, to_json
+from harness.core import verdict
+from harness.core.rowfiles import read_all
+from harness.core.rows import Row, named, newest, to_json
 from reports import matrix, matrix_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from harness.judge import verdict
-from harness.rows import Row, depth, is_simulated, named, newest, seen_status
+from harness.core import verdict
+from harness.core.rows import Row, depth, named, newest, seen_status
 
 JETSONS = ("orin", "xavier", "thor", "tegra", "jetson")
 X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA, OTHER = (
@@ -57,7 +57,7 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
             cells.setdefault((row.cell, row.box, row.bundle), []).append(row)
     groups: dict[tuple[str, str, bool], list[list[Row]]] = {}
     for found in cells.values():
-        simulated = is_simulated(found[0].device)  # never on the line of the device itself
+        simulated = found[0].simulated  # never on the line of the device itself
         groups.setdefault((platform(found), named(found[0].backend, found[0].version), simulated), []).append(found)
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
     return [
@@ -71,7 +71,7 @@ def _line(place: str, runtime: str, cells: list[list[Row]]) -> Reached:
     for cell in cells:
         status = verdict.worst(seen_status(row) for row in cell)
         kind = next(row.kind for row in cell if seen_status(row) == status)
-        symbol = verdict.WORDS[verdict.called(status, kind, simulated=is_simulated(cell[0].device))].symbol
+        symbol = verdict.WORDS[verdict.called(status, kind, simulated=cell[0].simulated)].symbol
         counts[symbol] = counts.get(symbol, 0) + 1
     words = " ".join(f"{count} {symbol}" for symbol, count in sorted(counts.items()))
     boxes = ", ".join(sorted({row.box for row in rows}))

@@ -16,8 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from harness.judge import verdict
-from harness.rows import is_simulated
+from harness.core import verdict
+from harness.core.cell import SIMULATOR
+from harness.core.errors import UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,10 +39,6 @@ METHODS = {"bootstrap": "bs", "randomization": "ar"}
 MOST = 1000
 """Members of a range: more is a slip of the hand, and would take minutes to look for."""
 FORM = "ort@*/cpu/torchscript/{split,unified}/fp32/op{12..17}"
-
-
-class PolicyError(Exception):
-    """A policy that is not understood: one line that says what, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,9 @@ class Policy:
 def matches(pattern: str, cell: str) -> bool:
     """Whether a cell's name fits a pattern, part by part. A simulator is no device: only a pattern that says so fits it."""
     parts, found = pattern.split("/"), cell.split("/")
-    if len(parts) != len(found) or (is_simulated("".join(found[1:2])) and not is_simulated("".join(parts[1:2]))):
+    if len(parts) != len(found):
+        return False
+    if any(part.startswith(SIMULATOR) for part in found[1:2]) and not parts[1].startswith(SIMULATOR):
         return False
     return all(map(fnmatchcase, found, parts))
 
@@ -134,22 +133,22 @@ def _members(piece: str) -> list[str]:
 
 
 def find(text: str) -> Path:
-    """The file that ``--policy`` names: a path, or the name of a ready policy. Raises PolicyError."""
+    """The file that ``--policy`` names: a path, or the name of a ready policy. Raises UserError."""
     if Path(text).is_file():
         return Path(text)
     ready = sorted(path.stem for path in READY.glob("*.toml"))
     if text in ready:
         return READY / f"{text}.toml"
     listed = f"the ready ones are {', '.join(ready)}"
-    raise PolicyError(f"{text}: no such policy{_meant(text, ready)}; give a .toml file; {listed}")
+    raise UserError(f"{text}: no such policy{_meant(text, ready)}; give a .toml file; {listed}")
 
 
 def load(path: Path) -> Policy:
-    """Raises PolicyError."""
+    """Raises UserError."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PolicyError(f"{path}: not a policy in TOML ({error}); mend the file") from error
+        raise UserError(f"{path}: not a policy in TOML ({error}); mend the file") from error
     read = _Reader(str(path))
     read.words(values, "", {"require", "waive", "max_age_hours", "text", "logits", "flips", "cost"}, {"require"})
     policy = Policy(
@@ -170,8 +169,8 @@ class _Reader:
     def __init__(self, place: str) -> None:
         self.place = place
 
-    def wrong(self, where: str, said: str) -> PolicyError:
-        return PolicyError(f"{self.place}{', ' if where else ''}{where}: {said}")
+    def wrong(self, where: str, said: str) -> UserError:
+        return UserError(f"{self.place}{', ' if where else ''}{where}: {said}")
 
     def words(self, table: Any, where: str, known: set[str], required: set[str]) -> None:
         if not isinstance(table, dict):

@@ -7,8 +7,7 @@ import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from harness import rows
-from harness.judge import verdict
+from harness.core import rows, verdict
 
 PLACE = Path(__file__).with_name("row.schema.json")
 

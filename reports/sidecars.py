@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from harness.bundle import Bundle
-from harness.rows import Row
-from harness.text import Scorer, detokenise
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
+from harness.run.text import Scorer, detokenise
 from reports import plots
 
 DIVERGENCES = 3

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from harness.bundle import Bundle
-from harness.explain import staged
-from harness.judge import verdict
-from harness.rows import Row, is_simulated
+from conform.explain import staged
+from harness.core import verdict
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
+from harness.core.rows import Row
 from reports import nights
 from reports.matrix import Entry, alike, build, in_common, reason
 from reports.nights import Column
@@ -36,14 +37,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 WORDS = verdict.WORDS
 
 
-class SiteError(Exception):
-    """A folder that may not be written: one line that says what, where, and what to do."""
-
-
 def write(places: Sequence[Path], out: Path, bundle: Path, stale_days: float, now: datetime) -> str:
     """Write the site whole or not at all. Returns a line that says where. ``now``: UTC.
 
-    Raises RowsError without rows, BundleError, and SiteError when ``out`` is there and is no site.
+    Raises UserError without rows, UserError, and UserError when ``out`` is there and is no site.
     """
     _check_target(out)
     site = Site(places, Bundle(str(bundle)), stale_days, now)
@@ -54,11 +51,11 @@ def write(places: Sequence[Path], out: Path, bundle: Path, stale_days: float, no
 
 def _check_target(out: Path) -> None:
     if not out.absolute().parent.is_dir():
-        raise SiteError(f"{out.absolute().parent}: no such directory; make it first")
+        raise UserError(f"{out.absolute().parent}: no such directory; make it first")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir()):
-        raise SiteError(f"{out}: is there and is no folder; give another place")
+        raise UserError(f"{out}: is there and is no folder; give another place")
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
-        raise SiteError(f"{out}: is there and is no report, so it is left alone; give another place")
+        raise UserError(f"{out}: is there and is no report, so it is left alone; give another place")
 
 
 @contextlib.contextmanager
@@ -175,7 +172,7 @@ class Site:
         for process in others:
             process.join()
             if process.exitcode:
-                raise SiteError(
+                raise UserError(
                     f"a process that wrote pages ended with {process.exitcode}; see what it said, and try again"
                 )
 
@@ -266,7 +263,7 @@ class Site:
 
 
 def _called(row: Row) -> str:
-    return verdict.called(row.status, row.kind, simulated=is_simulated(row.device))
+    return verdict.called(row.status, row.kind, simulated=row.simulated)
 
 
 def _comparable(page: Page) -> tuple[object, ...]:

@@ -28,8 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.judge import verdict
-from harness.rows import FIELDS, SCHEMA, Row, RowsError, read_lines, seen_status
+from harness.core import verdict
+from harness.core.errors import UserError
+from harness.core.rowfiles import read_lines
+from harness.core.rows import FIELDS, SCHEMA, Row, seen_status
 
 WORD = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {str: WORD, int: pa.int64(), float: pa.float64(), int | None: pa.int64(), float | None: pa.float64()}
@@ -93,17 +95,17 @@ class History(NamedTuple):
 
 
 def inspect(path: Path) -> Piece:
-    """Raises RowsError."""
+    """Raises UserError."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
     except FAULTS as error:
         raise _damaged(path, error) from error
     if b"conform" not in metadata:
-        raise RowsError(f"{path}: Parquet, but not of rows; take it out of the folder")
+        raise UserError(f"{path}: Parquet, but not of rows; take it out of the folder")
     try:
         about = json.loads(metadata[b"conform"])
         if about["schema"] > SCHEMA:
-            raise RowsError(
+            raise UserError(
                 f"{path}: rows of schema {about['schema']}, this checkout reads schema {SCHEMA}; update this checkout"
             )
         return Piece(path, about["night"], frozenset(about["runs"]), about["sources"])
@@ -111,9 +113,9 @@ def inspect(path: Path) -> Piece:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> RowsError:
+def _damaged(path: Path, error: Exception) -> UserError:
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return RowsError(f"{path}: damaged Parquet ({said}); delete it and copy or compact it again")
+    return UserError(f"{path}: damaged Parquet ({said}); delete it and copy or compact it again")
 
 
 def read_piece(piece: Piece, columns: Sequence[str]) -> pa.Table:
@@ -131,7 +133,7 @@ def _with_night(table: pa.Table, night: str) -> pa.Table:
 
 
 def read_loose(path: Path, detail: bool) -> Loose:
-    """Raises RowsError."""
+    """Raises UserError."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     stat = path.stat()
     for line, row in read_lines(str(path)):
@@ -148,7 +150,7 @@ def read_loose(path: Path, detail: bool) -> Loose:
         cut = path.suffix != ".gz" and stream.read() not in (b"\n", b"")
     times = pc.strptime(pa.array(columns.pop("time"), pa.string()), STAMP, "ms", error_is_null=True)
     if times.null_count:
-        raise RowsError(f"{path}: a row's time is not UTC such as 2026-11-30T02:00:00Z; mend it or copy the file again")
+        raise UserError(f"{path}: a row's time is not UTC such as 2026-11-30T02:00:00Z; mend it or copy the file again")
     arrays = {name: pa.array(values, COLUMNS[name]) for name, values in columns.items()}
     arrays["time"] = times.cast(COLUMNS["time"])
     table = pa.table({name: arrays[name] for name in COLUMNS})
@@ -180,7 +182,7 @@ class Store:
     """The rows of files and folders. What is JSONL is read once and kept; what is Parquet is read when it is asked for.
 
     ``detail=False`` leaves the rows' ``detail`` out, the larger part of them. ``say`` gets a line for what was cut short.
-    Raises RowsError for what cannot be read, and when there is no row at all.
+    Raises UserError for what cannot be read, and when there is no row at all.
     """
 
     def __init__(self, places: Iterable[Any], detail: bool = True, say: Callable[[str], None] = note) -> None:
@@ -203,7 +205,7 @@ class Store:
                 self._loose.setdefault(night, []).append(_with_night(table, night))
         self.nights = sorted({piece.night for piece in self.pieces} | set(self._loose))
         if not self.nights:
-            raise RowsError(
+            raise UserError(
                 f"{', '.join(map(str, self.places))}: no rows; run pytest --backend=NAME --results DIR first"
             )
 
@@ -213,7 +215,7 @@ class Store:
         lines = []
         for place in self.places:
             if not place.exists():
-                raise RowsError(f"{place}: no such folder or file; give a results folder")
+                raise UserError(f"{place}: no such folder or file; give a results folder")
             for path in sorted(place.iterdir()) if place.is_dir() else [place]:
                 if path.suffix == ".parquet":
                     pieces.setdefault(path.name, path)
@@ -248,7 +250,7 @@ class Store:
         """Rows as a frame: words are categoricals, ``time`` is UTC, ``detail`` is JSON text."""
         chosen = self.nights if nights is None else [night for night in self.nights if night in set(nights)]
         if not chosen:
-            raise RowsError(f"{', '.join(map(str, self.places))}: no rows of these nights; {self.span()}")
+            raise UserError(f"{', '.join(map(str, self.places))}: no rows of these nights; {self.span()}")
         return _to_frame(pa.concat_tables([self.table(night, columns) for night in chosen]))
 
     def span(self) -> str:
@@ -349,7 +351,7 @@ class _Keys:
             column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
             own = np.array([words.setdefault(word, len(words)) for word in column.dictionary.to_pylist()], np.int64)
             if len(words) > 1 << bits:
-                raise RowsError(f"more than {1 << bits} of {name}; give fewer folders")
+                raise UserError(f"more than {1 << bits} of {name}; give fewer folders")
             part = own[column.indices.to_numpy()] if len(own) else np.zeros(0, np.int64)
             total = (total << bits) | part
             if name == "cell" and "" in words:
@@ -405,26 +407,26 @@ def load(
     nights: Iterable[str] | None = None,
     say: Callable[[str], None] = note,
 ) -> pd.DataFrame:
-    """Rows of files and folders, JSONL and Parquet alike, each once: see `Store.frame`. Raises RowsError."""
+    """Rows of files and folders, JSONL and Parquet alike, each once: see `Store.frame`. Raises UserError."""
     return Store(places, "detail" in columns, say).frame(columns, nights)
 
 
 def place(text: str) -> tuple[Path, str | None]:
-    """``DIR`` or ``DIR@NIGHT`` as folder and word: a day, ``newest``, or ``last-good``. Raises RowsError."""
+    """``DIR`` or ``DIR@NIGHT`` as folder and word: a day, ``newest``, or ``last-good``. Raises UserError."""
     folder, at, night = text.rpartition("@")
     if not at or Path(text).exists():
         if not Path(text).exists():
-            raise RowsError(f"{text}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
+            raise UserError(f"{text}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
         return Path(text), None
     if not Path(folder).exists():
-        raise RowsError(f"{folder}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
+        raise UserError(f"{folder}: no such folder or file; give results, or one night of them as DIR@2026-11-30")
     if not night:  # an empty variable of a script must not widen the question to every night
-        raise RowsError(f"{text}: names no night after @; give DIR@2026-11-30, DIR@newest, or DIR for every night")
+        raise UserError(f"{text}: names no night after @; give DIR@2026-11-30, DIR@newest, or DIR for every night")
     return Path(folder), night
 
 
 def night_named(store: Store, word: str) -> str:
-    """The night that a word after ``@`` means. Raises RowsError."""
+    """The night that a word after ``@`` means. Raises UserError."""
     folder = store.places[0]
     if word == "newest":
         return store.nights[-1]
@@ -432,14 +434,14 @@ def night_named(store: Store, word: str) -> str:
         try:
             word = (folder / LAST_GOOD).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise RowsError(
+            raise UserError(
                 f"{folder}@{LAST_GOOD}: no night has passed a gate yet; "
                 f"conform gate {folder}@newest --policy nightly --good"
             ) from error
         except UnicodeDecodeError as error:
-            raise RowsError(
+            raise UserError(
                 f"{folder / LAST_GOOD}: names no night ({error}); write a day such as 2026-11-30"
             ) from error
     if word not in store.nights:
-        raise RowsError(f"{folder}@{word}: no rows of that night; {store.span()}")
+        raise UserError(f"{folder}@{word}: no rows of that night; {store.span()}")
     return word

@@ -19,7 +19,9 @@ class Runs(staged.Staged):
 
     def probe(self) -> contract.Probe:
         self.did: list[tuple[str, str]] = []
-        self.found = contract.Probe(self.version, self.device, "fp32")
+        self.found = contract.Probe(
+            self.version, self.device, "fp32", "simulator" if self.device.startswith("simulator-") else "device"
+        )
         return self.found
 
     def parse(self, part: contract.Part, options: dict[str, Any]) -> bytes:

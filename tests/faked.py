@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.rows import Row
+from harness.core.rows import Row
 from tests import helpers
 from tests.saboteurs import frame
 

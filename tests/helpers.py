@@ -10,11 +10,11 @@ from pathlib import Path
 import onnx
 
 from backends.contract import Backend, Part, Port
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
 from harness.replay import worker
 from harness.replay.cell import NUMERIC
 from harness.replay.trace import Golden
-from harness.rows import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 EMBEDDED = ROOT / "corpora" / "tiny-marian-en-zh.bundle"

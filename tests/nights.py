@@ -4,8 +4,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.judge import verdict
-from harness.rows import Row, to_json
+from harness.core import verdict
+from harness.core.rows import Row, to_json
 
 FIRST = date(2026, 11, 1)
 BUNDLE = "toy@0123456789ab"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from harness.core.rows import Row
 from harness.replay.cell import NUMERIC
-from harness.rows import Row
 from tests import helpers
 from tests.saboteurs.blind import BLIND, Blind, Saboteur
 

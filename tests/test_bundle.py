@@ -15,8 +15,9 @@ import numpy as np
 import onnx
 import pytest
 
-from harness import preflight
-from harness.bundle import Bundle, BundleError
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
+from harness.run import preflight
 from tests import helpers
 from tests.conftest import Draft
 
@@ -228,7 +229,7 @@ def test_conform_names_the_bundle_too(draft: Draft, tmp_path: Path, ort_run: Any
     lines = [row for row in helpers.rows_in(ort_run[1]) if row["check"] == "tokens"]
     (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
     _flip(draft)
-    done = helpers.run("harness.cli", "matrix", str(tmp_path / "some.jsonl"), "--bundle", str(draft.place))
+    done = helpers.run("conform.cli", "matrix", str(tmp_path / "some.jsonl"), "--bundle", str(draft.place))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: bundle {draft.place}: trace_logits.npy does not hash")
@@ -261,7 +262,7 @@ SMALL_TRAP = b"".join(
 def _sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], object]) -> bool:
     """Whether a pickle was opened; the read itself must be refused."""
     monkeypatch.setenv("TRAP", str(tmp_path / "sprung"))
-    with pytest.raises(BundleError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read()
     return (tmp_path / "sprung").exists()
 

@@ -15,7 +15,7 @@ from tests import helpers
 RUNTIME = "1.10.0"
 CARRIED = ("backends", "harness", "reports", "conftest.py", "pyproject.toml")
 """What the box gets of the checkout. The suite and the reports lie there unused."""
-PORTABLE = ["harness.bundle", "harness.rows", "harness.cell", "backends.contract"]
+PORTABLE = ["harness.core.bundle", "harness.core.rows", "harness.core.cell", "backends.contract"]
 FOLDERS = ("harness/replay", "harness/judge", "backends")
 LEAST, MOST = 12, 17
 TAKES = 15
@@ -128,7 +128,7 @@ def test_replay_there_answers_every_numeric_check(replayed: Any, box: Path, vali
 
 def test_its_rows_are_completed_where_they_are_merged(replayed: Any, box: Path, ort_run: Any) -> None:
     before = {place: place.read_bytes() for place in (box / "results").glob("*.jsonl")}
-    done = helpers.run("harness.cli", "matrix", str(box / "results"), str(ort_run[1]), "--format", "json")
+    done = helpers.run("conform.cli", "matrix", str(box / "results"), str(ort_run[1]), "--format", "json")
     assert done.returncode == 0, done.stderr
     cells = {(cell["version"], cell["layout"], cell["opset"]): cell for cell in json.loads(done.stdout)}
     assert len(cells) == len(CELLS) + 3, "and those of the other run"
@@ -137,15 +137,15 @@ def test_its_rows_are_completed_where_they_are_merged(replayed: Any, box: Path, 
         assert cell["status"] == expected, cell
         assert (expected == "PASS") == (cell["compared"] > 0)
     assert {place: place.read_bytes() for place in (box / "results").glob("*.jsonl")} == before
-    table = helpers.run("harness.cli", "matrix", str(box / "results"), str(ort_run[1])).stdout
+    table = helpers.run("conform.cli", "matrix", str(box / "results"), str(ort_run[1])).stdout
     assert RUNTIME in table
     assert "🚫" in table
 
 
 def test_text_and_artifact_are_answered_at_the_merge(replayed: Any, box: Path) -> None:
-    from harness.launch import EMBEDDED
-    from harness.merge import completed
-    from harness.rows import read_all
+    from harness.core.rowfiles import read_all
+    from harness.run.complete import completed
+    from harness.run.launch import EMBEDDED
 
     made = [row for row in completed(read_all([box / "results"]), EMBEDDED) if row.check in ("text", "artifact")]
     passed = [(row.check, row.layout, row.opset) for row in made if row.status == "PASS" and row.compared]
@@ -159,9 +159,9 @@ def test_wrong_tokens_carried_home_fail_the_text(replayed: Any, box: Path, tmp_p
     """The text check at the merge reads what the box decoded, not what it should have."""
     import numpy as np
 
-    from harness.launch import EMBEDDED
-    from harness.merge import completed
-    from harness.rows import read_all
+    from harness.core.rowfiles import read_all
+    from harness.run.complete import completed
+    from harness.run.launch import EMBEDDED
 
     results = tmp_path / "results"
     shutil.copytree(box / "results", results)

@@ -13,8 +13,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from harness import cli, commands
-from harness.replay import select
+from conform import cli, commands
+from harness.core import selectors
 from tests import helpers
 
 COMMANDS = (
@@ -23,7 +23,7 @@ COMMANDS = (
 
 
 def conform(*arguments: object, **environment: str) -> Any:
-    return helpers.run("harness.cli", *map(str, arguments), **environment)
+    return helpers.run("conform.cli", *map(str, arguments), **environment)
 
 
 def test_all_commands_are_listed() -> None:
@@ -97,7 +97,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], words: str
 def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "harness.cli", "matrix", f"{select.ROOT}/docs/measured/versions.jsonl.gz"]
+    command = [sys.executable, "-m", "conform.cli", "matrix", f"{selectors.ROOT}/docs/measured/versions.jsonl.gz"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
@@ -110,7 +110,7 @@ def test_backends_are_shown_in_80_columns() -> None:
         assert len(line) <= 80
     for name in ("iree", "mnn", "openvino", "ort", "reference", "tract"):  # what the tests bring along
         assert re.search(rf"^{name} +present +\d[\w.]* +cpu fp32 +ran$", done.stdout, re.MULTILINE), done.stdout
-    for name in select.names():
+    for name in selectors.names():
         assert re.search(rf"^{name}(@\S+)? +(absent|present) ", done.stdout, re.MULTILINE)
     assert re.search(rf"^ort +present +{re.escape(onnxruntime.__version__)} ", done.stdout, re.MULTILINE)
 
@@ -131,7 +131,7 @@ def bare(tmp_path: Path) -> Path:
 def test_a_backend_that_is_not_here_says_what_to_install(bare: Path) -> None:
     done = conform("backends", "--backend-python", bare)
     assert done.returncode == 0, done.stderr
-    for name in select.names():
+    for name in selectors.names():
         assert re.search(rf"^{name} +absent +- +- +-$", done.stdout, re.MULTILINE)
         said = re.search(
             rf"^{name} is absent: .*cannot be.*(?:\n  \S.*)*\n    (\S.*(?:\n    .*)*)", done.stdout, re.MULTILINE
@@ -153,7 +153,7 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_explain_passes_a_cell_that_passes(tmp_path: Path) -> None:
     cell = f"ort@{onnxruntime.__version__}/cpu/torchscript/unified/fp32/op17"
-    done = helpers.run("harness.cli", "explain", cell, cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
+    done = helpers.run("conform.cli", "explain", cell, cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     assert done.returncode == 0, done.stdout + done.stderr
     assert cell in done.stdout
     assert re.search(r"✅ logits +PASS +[\d,]+ compared", done.stdout)

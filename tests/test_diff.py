@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import cli
-from harness.judge import verdict
-from harness.rows import Row
+from conform import cli
+from harness.core import verdict
+from harness.core.rows import Row
 from reports import compaction, diff, store
 from tests import nights
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from harness import cli
-from harness.cell import Cell
+from conform import cli
+from harness.core.cell import Cell
+from harness.core.rowfiles import read_all
+from harness.core.rows import Row, to_json
 from harness.golden import exporters
 from harness.golden.exporters import TORCH, survey
-from harness.rows import Row, read_all, to_json
 from tests import helpers
 from tests.test_record import make_model
 

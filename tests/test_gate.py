@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from harness import cli
-from harness.judge import verdict
-from harness.rows import Row, RowsError, read, to_json
+from conform import cli
+from harness.core import verdict
+from harness.core.errors import UserError
+from harness.core.rowfiles import read
+from harness.core.rows import Row, to_json
 from reports import compaction, gate, policy, ruling, store
 from tests import helpers, nights
 
@@ -67,7 +69,7 @@ def test_what_fails_fails_and_has_no_waiver(tmp_path: Path, status: str) -> None
     bad = changed("tokens", status=status, step=3, message="so it is", reason="known")
     (found,) = reasons(judged(tmp_path, REQUIRE, *bad))
     assert found == ("failed", f"tokens {status}, first at step 3: so it is")
-    with pytest.raises(policy.PolicyError, match="unknown word 'failed'"):
+    with pytest.raises(UserError, match="unknown word 'failed'"):
         judged(tmp_path, REQUIRE + waive("failed"), *bad)
 
 
@@ -229,7 +231,7 @@ def test_a_pass_that_is_none_fails(tmp_path: Path, fields: dict[str, Any], what:
 def test_rows_of_a_fake_and_of_absent_backends_are_no_cells(tmp_path: Path) -> None:
     for name, found in (("fake", nights.cell(version="1.0-fake")), ("absent", [nights.absent("ort")])):
         nights.write(tmp_path / name, 0, *found)
-        with pytest.raises(RowsError, match="no cell has a row; nothing can be judged"):
+        with pytest.raises(UserError, match="no cell has a row; nothing can be judged"):
             gate.read(str(tmp_path / name), helpers.EMBEDDED)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from wcwidth import wcswidth
 
-from harness.judge import verdict
-from harness.rows import Row, to_json
+from harness.core import verdict
+from harness.core.rows import Row, to_json
 from reports import matrix, matrix_page
 from tests import helpers
 
@@ -346,7 +346,7 @@ def write(place: Path, *rows: Row) -> Path:
 
 
 def conform(*arguments: object) -> Any:
-    return helpers.run("harness.cli", "matrix", *map(str, arguments))
+    return helpers.run("conform.cli", "matrix", *map(str, arguments))
 
 
 def test_boxes_are_merged(tmp_path: Path) -> None:

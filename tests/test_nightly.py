@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 import yaml
 
-from harness import cli
+from conform import cli
 from tests import helpers
 
 CI = helpers.ROOT / "docs" / "ci"
@@ -57,7 +57,7 @@ class Lab:
             shutil.copy(helpers.ROOT / name, self.checkout)
         programs = root / "bin"
         programs.mkdir()
-        for name, module in (("pytest", "pytest"), ("conform", "harness.cli")):
+        for name, module in (("pytest", "pytest"), ("conform", "conform.cli")):
             (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
             (programs / name).chmod(0o755)
         (root / "policy.toml").write_text(POLICY)

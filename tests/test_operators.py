@@ -10,12 +10,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from harness import cli, expect, node_tests, operators, preflight
-from harness.bundle import Bundle
+from conform import cli
+from conform import proposals as expect
+from harness.core.bundle import Bundle
+from harness.core.rowfiles import box_name
+from harness.core.rows import Row, to_json
 from harness.judge.equal import difference
-from harness.node_tests import NodeTest
-from harness.replay.host import Limits
-from harness.rows import Row, box_name, to_json
+from harness.run import node_tests, operators, preflight
+from harness.run.node_tests import NodeTest
+from harness.run.process import Limits
 from reports import matrix
 from reports.folders import filled, read_all
 from tests import helpers
@@ -41,7 +44,7 @@ def cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def conform(*arguments: object) -> Any:
-    return helpers.run("harness.cli", *map(str, arguments))
+    return helpers.run("conform.cli", *map(str, arguments))
 
 
 def fill(
@@ -103,7 +106,7 @@ def test_a_stamped_model_is_of_that_opset_and_the_lowest_ir(tmp_path: Path) -> N
 
 def test_a_second_reading_imports_no_onnx(cache: Path) -> None:
     program = (
-        "import sys, harness.operators; from harness import node_tests;"
+        "import sys, harness.run.operators; from harness import node_tests;"
         "print(len(node_tests.collection(['GatherElements', 'NoSuch']).tests('GatherElements', 12)), 'onnx' in sys.modules)"
     )
     done = helpers.run("timeit", "-n1", "-r1", program)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.rows import Row, read_all
+from harness.core.rowfiles import read_all
+from harness.core.rows import Row
 from reports import matrix, opset_table
 
 

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
 from harness.judge import bounds
 from harness.replay.trace import Golden
-from harness.rows import Row
-from harness.text import Scorer, complete
+from harness.run.text import Scorer, complete
 from tests import helpers
 from tests.mutant import Feeds, Mutant
 from tests.saboteurs import edits

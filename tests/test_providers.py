@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.campaign import Campaign
+from harness.core import verdict
+from harness.core.rows import Row
 from harness.golden.record import record
-from harness.judge import verdict
-from harness.rows import Row
+from harness.run.campaign import Campaign
 from reports import matrix, matrix_page, platforms
 from tests import environments, faked, helpers
 
@@ -269,11 +269,11 @@ def test_platforms_that_nobody_ran_are_shown() -> None:
 
 
 def test_conform_prints_the_table_of_platforms(openvino: Any) -> None:
-    page = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms")
+    page = helpers.run("conform.cli", "matrix", str(openvino[1]), "--table=platforms")
     assert page.returncode == 0, page.stderr
     assert "ort:openvino@1.24.1" in page.stdout
     assert "⬜" in page.stdout
-    wrong = helpers.run("harness.cli", "matrix", str(openvino[1]), "--table=platforms", "--format", "csv")
+    wrong = helpers.run("conform.cli", "matrix", str(openvino[1]), "--table=platforms", "--format", "csv")
     assert (wrong.returncode, "terminal or md" in wrong.stderr) == (2, True)
 
 
@@ -306,7 +306,7 @@ print(onnxruntime.InferenceSession({path!r}, providers=[{provider!r}]).get_provi
 _COMPILE = """
 import numpy as np
 from backends import contract, ort, providers
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
 bundle = Bundle("corpora/tiny-marian-en-zh.bundle", verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/split/fp32/op17").part("step")
 backend = ort.Backend({provider!r})

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from harness import cli
-from harness.bundle import Bundle
+from conform import cli
+from harness.core.bundle import Bundle
 from harness.golden import record as recorder
 from tests import helpers
 
@@ -136,7 +136,7 @@ def test_recording_repeats_in_another_process_and_place(model: Path, corpus: Pat
     shutil.copytree(model, copy)
     ours = record(model, corpus, tmp_path / "ours.bundle", opsets=[18], free_batch=24, forced_batch=6)
     done = helpers.run(
-        "harness.cli", "record", str(copy), "--corpus", str(corpus), "--out", "theirs.bundle", "--opset", "18",
+        "conform.cli", "record", str(copy), "--corpus", str(corpus), "--out", "theirs.bundle", "--opset", "18",
         "--max-steps", str(STEPS), "--traced-steps", "40", cwd=tmp_path, PYTHONHASHSEED="123", PYTHONPATH=str(helpers.ROOT),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

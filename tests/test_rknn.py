@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract, rknn
-from harness import envs
+from harness.core.errors import UserError
+from harness.run import envs
 from tests import helpers
 
 VERSION = "2.5.0"
@@ -78,7 +79,7 @@ def interpreter() -> Path:
     (entry,) = envs.matching(f"rknn@{VERSION}")
     try:
         envs.create(entry)
-    except envs.EnvError as error:
+    except UserError as error:
         pytest.skip(f"the environment of rknn-toolkit2 cannot be made here: {error}")
     return entry.interpreter
 

@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from harness import rows
-from harness.judge import verdict
+from harness.core import rowfiles, verdict
+from harness.core.errors import UserError
 from reports import schema
 from tests import helpers
 
@@ -75,7 +75,7 @@ def test_numbers_that_json_has_not_are_strings_and_come_back(file: Path, valid: 
     assert written["detail"] == {"a": ["inf", {"b": "nan"}]}
     valid([written])
     file.write_text(text + "\n", encoding="utf-8")
-    (found,) = rows.read(str(file))
+    (found,) = rowfiles.read(str(file))
     assert (found.value, found.bound) == (math.inf, -math.inf)
     assert found.floor is not None
     assert math.isnan(found.floor)
@@ -88,7 +88,7 @@ def test_every_field_comes_back(real: list[dict[str, Any]]) -> None:
 
 def test_last_line_cut_short_is_left_out(file: Path) -> None:
     file.write_text(line() + "\n" + line(check="tokens") + "\n" + line()[:40], encoding="utf-8")
-    assert [row.check for row in rows.read(str(file))] == ["logits", "tokens"]
+    assert [row.check for row in rowfiles.read(str(file))] == ["logits", "tokens"]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_last_line_cut_short_is_left_out(file: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_line_is_named(file: Path, wrong: str) -> None:
     file.write_text("\n".join([line(), wrong, line()]) + "\n", encoding="utf-8")
-    with pytest.raises(rows.RowsError) as caught:
-        list(rows.read(str(file)))
+    with pytest.raises(UserError) as caught:
+        list(rowfiles.read(str(file)))
     said = str(caught.value)
     assert f"{file}, line 2" in said
     assert "\n" not in said
@@ -113,27 +113,27 @@ def test_a_damaged_line_is_named(file: Path, wrong: str) -> None:
 @pytest.mark.parametrize("last", ["", "\n"], ids=["last line", "whole line"])
 def test_rows_of_a_newer_schema_say_what_to_update(file: Path, last: str) -> None:
     file.write_text(line() + "\n" + line(schema=2, more=1) + last, encoding="utf-8")
-    with pytest.raises(rows.RowsError, match=r"line 2: not a row \(schema 2, .*update this checkout$"):
-        list(rows.read(str(file)))
+    with pytest.raises(UserError, match=r"line 2: not a row \(schema 2, .*update this checkout$"):
+        list(rowfiles.read(str(file)))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", None], ids=["not UTF-8", "missing"])
 def test_a_file_that_cannot_be_read_is_named(file: Path, content: bytes | None) -> None:
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(rows.RowsError, match=r"some\.jsonl") as caught:
-        list(rows.read(str(file)))
+    with pytest.raises(UserError, match=r"some\.jsonl") as caught:
+        list(rowfiles.read(str(file)))
     assert "\n" not in str(caught.value)
 
 
 def test_no_rows_at_all_is_said(tmp_path: Path, file: Path) -> None:
     file.write_text("", encoding="utf-8")
-    with pytest.raises(rows.RowsError, match="no rows"):
-        rows.read_all([tmp_path])
+    with pytest.raises(UserError, match="no rows"):
+        rowfiles.read_all([tmp_path])
 
 
 def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    writer = rows.Writer(str(tmp_path), {})
+    writer = rowfiles.Writer(str(tmp_path), {})
     for count in (1, 2, 3):
         writer.write(rows.Row("logits", "PASS"))
         assert len(Path(writer.path).read_text(encoding="utf-8").splitlines()) == count
@@ -144,10 +144,10 @@ def test_a_rows_file_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         rows.time, "strftime", lambda form, *_: "20260101T000000Z" if "-" not in form else "2026-01-01T00:00:00Z"
     )
-    first = rows.Writer(str(tmp_path), {})
+    first = rowfiles.Writer(str(tmp_path), {})
     first.write(rows.Row("logits", "PASS"))
     first.close()
-    second = rows.Writer(str(tmp_path), {})
+    second = rowfiles.Writer(str(tmp_path), {})
     second.close()
     assert second.path != first.path
-    assert len(list(rows.read(first.path))) == 1
+    assert len(list(rowfiles.read(first.path))) == 1

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.bundle import Bundle
-from harness.judge import verdict
+from harness.core import verdict
+from harness.core.bundle import Bundle
 from tests import helpers
 
 ONE = ("--opset=17", "--layout=unified")

@@ -10,12 +10,12 @@ import pytest
 
 from backends import ort
 from backends.contract import Absent, Backend
-from harness import preflight
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
 from harness.replay.cell import NUMERIC
 from harness.replay.trace import Golden
-from harness.rows import Row
-from harness.text import Scorer, complete
+from harness.run import preflight
+from harness.run.text import Scorer, complete
 from tests import helpers
 from tests.saboteurs import bundles, cache, controls, feeds, graph, loop, outputs, process, refusals, runtimes, static
 from tests.saboteurs.frame import Control, Refusal, Saboteur, Step, array_edit, brief, spoilt, whole

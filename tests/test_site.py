@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from backends import ort
-from harness import cli
-from harness.judge import verdict
+from conform import cli
+from harness.core import verdict
+from harness.core.rows import Row, seen_status, to_json
 from harness.replay.cell import identify
-from harness.rows import Row, seen_status, to_json
 from reports import compaction, nights, plots, site
 from reports.store import STAMP
 from tests import helpers

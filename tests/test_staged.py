@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from backends import contract, staged
-from harness import here
-from harness.judge import verdict
+from conform import here
+from harness.core import verdict
 from harness.replay import node
-from harness.replay.host import Found
+from harness.run.process import Found
 from tests import compilers, helpers
 from tests.saboteurs import frame
 
@@ -358,7 +358,7 @@ def test_a_compiler_that_dies_while_it_builds_is_a_crash(tmp_path: Path) -> None
 
 def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
     cell = "tests.compilers:Builds@1.0-fake/fake/torchscript/unified/fp32/op17"
-    done = helpers.run("harness.cli", "explain", cell)
+    done = helpers.run("conform.cli", "explain", cell)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "🔨 logits" in done.stdout
     assert done.stdout.count("not run: no fake board") == 1
@@ -369,7 +369,7 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("found, line, note", [
     (Found(probe=contract.Probe("1.0", "npu", "fp16"), depth="build", missing={"reason": "no npu", "remedy": "plug"}),
      "toy        present  1.0        npu fp16  built", "toy is built, and goes no deeper: no npu\n    plug"),
-    (Found(probe=contract.Probe("1.0", "simulator-npu", "fp16")),
+    (Found(probe=contract.Probe("1.0", "simulator-npu", "fp16", "simulator")),
      "toy        present  1.0        simulator-npu fp16  simulated", ""),
     (Found(probe=contract.Probe("1.0", "npu", "fp16")), "toy        present  1.0        npu fp16  ran", ""),
     (Found(absent={"reason": "it is not here", "remedy": "pip install toy"}),

@@ -10,10 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract
-from harness import preflight
-from harness.bundle import Batch, Bundle, Graph
+from harness.core.bundle import Batch, Bundle, Graph
+from harness.core.errors import UserError
+from harness.core.static import HOSTILE, fill_cross, fill_rows, fill_source, filling, fitting, slots_of
 from harness.replay.decoder import ContractError, Decoder
-from harness.replay.static import HOSTILE, fill_cross, fill_rows, fill_source, filling, fitting, slots_of
+from harness.run import preflight
 from tests import helpers
 from tests.mutant import Mutant
 from tests.saboteurs.frame import bad, brief, spoilt
@@ -161,13 +162,13 @@ def test_recording_refuses_what_a_compiler_cannot_take(
     op: str, value: float, avoids: tuple[str, ...], says: str
 ) -> None:
     pytest.importorskip("torch")
-    from harness.golden import RecordError, export
+    from harness.golden import export
     from harness.golden.parts import Traceable
 
     part = Traceable("step-4", None, (), {}, {}, avoids=avoids)
     if not says:
         return export._check_operators(model_of(op, value), part, "a.onnx")
-    with pytest.raises(RecordError, match="a static graph must not have") as refused:
+    with pytest.raises(UserError, match="a static graph must not have") as refused:
         export._check_operators(model_of(op, value), part, "a.onnx")
     assert says in str(refused.value)
 

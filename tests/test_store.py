@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import store as benchmark
-from harness import cli, rows
+from conform import cli
+from harness.core import rowfiles, rows
+from harness.core.errors import UserError
 from reports import compaction, folders, matrix, store
 from tests import helpers, nights
 
@@ -253,7 +255,7 @@ def test_a_newer_schema_is_left_alone_and_stops_a_verdict(tmp_path: Path, capsys
     )
     assert len(lines) == 3
     assert newer.read_bytes() == was
-    with pytest.raises(rows.RowsError, match="update this checkout"):
+    with pytest.raises(UserError, match="update this checkout"):
         store.load([tmp_path])
 
 
@@ -286,7 +288,7 @@ def test_damaged_parquet_is_one_line_and_no_verdict(tmp_path: Path, damage: Any,
     compact(tmp_path, nights.day(1), delete=True)
     (piece,) = tmp_path.glob("*.parquet")
     damage(piece)
-    with pytest.raises(rows.RowsError) as caught:
+    with pytest.raises(UserError) as caught:
         store.load([tmp_path])
     assert str(caught.value).startswith(f"{piece}: {words}")
     assert "\n" not in str(caught.value)
@@ -316,7 +318,7 @@ def test_a_piece_that_does_not_read_back_costs_no_row(tmp_path: Path, monkeypatc
     monkeypatch.setattr(
         compaction.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more)
     )
-    with pytest.raises(rows.RowsError, match="does not read back as written"):
+    with pytest.raises(UserError, match="does not read back as written"):
         compact(tmp_path, delete=True)
     assert path.exists()
     assert not list(tmp_path.glob("*.parquet"))
@@ -337,7 +339,7 @@ def test_a_file_that_grows_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
-    writer = rows.Writer(str(tmp_path), {})
+    writer = rowfiles.Writer(str(tmp_path), {})
     writer.write(nights.row())
     assert compact(tmp_path, "2999-01-01", delete=True) == [
         f"{writer.path}: still being written; left for the next time"
@@ -350,7 +352,7 @@ def test_one_compaction_at_a_time(tmp_path: Path) -> None:
     nights.write(tmp_path, 0, *nights.cell())
     handle = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    with pytest.raises(rows.RowsError, match="another compaction is at work"):
+    with pytest.raises(UserError, match="another compaction is at work"):
         compact(tmp_path)
     os.close(handle)
     assert len(compact(tmp_path)) == 1
@@ -398,11 +400,11 @@ def test_bad_input_is_one_line_and_exit_2(
 def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
     path.write_text(path.read_text().replace(f"{nights.day(0)}T02", "yesterday"))
-    with pytest.raises(rows.RowsError, match="not UTC such as"):
+    with pytest.raises(UserError, match="not UTC such as"):
         store.load([tmp_path])
 
 
-@pytest.mark.parametrize("code", ["import harness.plugin, reports.matrix", "from harness import cli; cli._parser()"])
+@pytest.mark.parametrize("code", ["import conform.plugin, reports.matrix", "from harness import cli; cli._parser()"])
 def test_pandas_is_not_loaded_by_a_run_or_by_help(code: str) -> None:
     code += "; import sys; sys.exit(bool({'pandas', 'pyarrow'} & set(sys.modules)))"
     assert helpers.subprocess.run([sys.executable, "-c", code], cwd=helpers.ROOT).returncode == 0

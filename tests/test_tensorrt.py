@@ -13,8 +13,8 @@ from onnx import helper as make
 
 from backends import contract
 from backends import tensorrt as adapter
-from harness.judge import verdict
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.rows import Row
 from tests import environments, faked, helpers
 
 VERSIONS = ("8.4.1", "8.5.3", "8.6.1", "10.3.0", "11.4.0")
@@ -122,7 +122,7 @@ def test_the_effective_precision_is_the_inspectors(provider: str | None, precisi
     with faked.fakes(VERSION="8.6.1") as device:
         device.reset()
         backend = adapter.Backend(provider)
-        assert backend.probe() == contract.Probe("8.6.1-fake", "fake-orin", precision)
+        assert backend.probe() == contract.Probe("8.6.1-fake", "fake-orin", precision, "fake")
         program = backend.compile(_part("encoder"), {})
         placed = program.placement()
         program.close()
@@ -321,7 +321,7 @@ def test_the_real_api_takes_the_adapters_calls(tmp_path: Path) -> None:
 import sys, tensorrt_rtx
 sys.modules["tensorrt"] = tensorrt_rtx
 from backends import contract, tensorrt as adapter, words
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
 bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
 backend = adapter.Backend()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backends.contract import LAYOUTS
-from harness import envs
+from harness.run import envs
 from tests import environments, helpers
 
 SETUP = f"""
@@ -15,7 +15,7 @@ import gc
 from dataclasses import replace
 import tensorrt_rtx as trt
 from backends import contract, staged, tensorrt, tensorrt_rtx
-from harness.bundle import Bundle
+from harness.core.bundle import Bundle
 bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
 

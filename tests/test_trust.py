@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import expect, expectations
-from harness.golden import RecordError, export
-from harness.rows import Row, RowsError, Writer, read
+from conform import proposals as expect
+from harness.core.errors import UserError
+from harness.core.rowfiles import Writer, read
+from harness.core.rows import Row
+from harness.golden import export
+from harness.run import expectations
 from tests import helpers
 
 ENTRY = """
@@ -105,7 +108,7 @@ def test_an_expectation_speaks_of_its_cells_only(folder: Path, fields: dict, sta
 )
 def test_a_wrong_word_in_an_expectation_ends_the_run(folder: Path, old: str, new: str, says: str) -> None:
     folder.write_text(ENTRY.replace(old, new), encoding="utf-8")
-    with pytest.raises(expectations.ExpectationError, match=says) as caught:
+    with pytest.raises(UserError, match=says) as caught:
         expectations.load("ort")
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -197,7 +200,7 @@ def test_a_row_cut_short_is_left_out_and_other_damage_is_not(tmp_path: Path) -> 
     place.write_text(whole + whole[:40], encoding="utf-8")
     assert len(list(read(str(place)))) == 1
     place.write_text(whole[:40] + "\n" + whole, encoding="utf-8")
-    with pytest.raises(RowsError, match="line 1"):
+    with pytest.raises(UserError, match="line 1"):
         list(read(str(place)))
 
 
@@ -212,6 +215,6 @@ def test_a_crash_of_the_checker_is_survived(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, says: str
 ) -> None:
     monkeypatch.setattr(export, "CHECK", "import sys; print(sys.argv[1], flush=True)\n" + code)
-    with pytest.raises(RecordError, match=says) as caught:
+    with pytest.raises(UserError, match=says) as caught:
         export.check_graphs([tmp_path / "a.onnx"])
     assert "a.onnx" in str(caught.value)

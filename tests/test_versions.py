@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from backends import contract
-from harness import envs
-from harness.judge import verdict
-from harness.launch import cores
-from harness.replay import select
+from harness.core import selectors, verdict
+from harness.core.errors import UserError
+from harness.run import envs
+from harness.run.launch import cores
 from tests import helpers
 from tests.mutant import Mutant
 
@@ -24,7 +24,7 @@ TAKES = 15
 
 
 def conform(*arguments: str, **environment: str) -> Any:
-    return helpers.run("harness.cli", "envs", *arguments, **environment)
+    return helpers.run("conform.cli", "envs", *arguments, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def made() -> envs.Entry:
     (entry,) = envs.matching(OLD)
     try:
         envs.find_python(entry.python)
-    except envs.EnvError as error:
+    except UserError as error:
         pytest.skip(str(error))
     done = conform("create", OLD)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,15 +47,15 @@ def test_the_registry_is_a_line_a_version() -> None:
     assert envs.matching("ort-1.10") == envs.matching("ort@1.10"), "as tox writes it"
     assert envs.matching("all") == known
     assert {entry.backend for entry in envs.matching("openvino@all")} == {"openvino"}
-    assert [one.text for one in envs.expand(select.parse("ort@all"))] == [one.name for one in envs.matching("ort@all")]
-    assert envs.expand(select.parse("ort@1.10")) == [select.parse("ort@1.10")]
+    assert [one.text for one in envs.expand(selectors.parse("ort@all"))] == [
+        one.name for one in envs.matching("ort@all")
+    ]
+    assert envs.expand(selectors.parse("ort@1.10")) == [selectors.parse("ort@1.10")]
 
 
 @pytest.mark.parametrize("text", ["ort@1.1", "ort@9", "tvm@1.0", "tvm", ""])
 def test_a_version_that_the_registry_lacks_is_one_line(text: str) -> None:
-    with pytest.raises(
-        select.UnknownBackend, match=r"NAME@all; the registry has .*; another version is one more line in .*\.toml"
-    ):
+    with pytest.raises(UserError, match=r"NAME@all; the registry has .*; another version is one more line in .*\.toml"):
         envs.matching(text)
     done = conform("create", text)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
@@ -64,7 +64,7 @@ def test_a_version_that_the_registry_lacks_is_one_line(text: str) -> None:
 def test_a_broken_registry_is_one_line(tmp_path: Path) -> None:
     for content in ("[ort]\nversions = [{ version = 1 }]\n", "not toml", "ort = 1\n"):
         (tmp_path / "envs.toml").write_text(content, encoding="utf-8")
-        with pytest.raises(select.UnknownBackend, match="not a registry of environments"):
+        with pytest.raises(UserError, match="not a registry of environments"):
             envs.registry(tmp_path / "envs.toml")
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_made_says_why_and_leaves_nothing(monkeypatch: pytest.Mon
         "could not import the runtime: .*onnxruntime": envs.Entry("ort", "24.0", "packaging", "3.11"),
     }
     for words, entry in lines.items():
-        with pytest.raises(envs.EnvError, match=f"{entry.name}: {words}|{words}"):
+        with pytest.raises(UserError, match=f"{entry.name}: {words}|{words}"):
             envs.create(entry)
         assert not entry.made
         assert not list(tmp_path.iterdir()), "a half-made environment"

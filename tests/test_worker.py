@@ -7,11 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.judge import verdict
-from harness.replay import select
+from harness.core import selectors, verdict
+from harness.core.rows import Row
 from harness.replay.cell import NUMERIC
-from harness.replay.host import Limits, Worker
-from harness.rows import Row
+from harness.run.process import Limits, Worker
 from tests import helpers
 
 STRUCK, HONEST = "torchscript/unified/fp32/op17", "torchscript/unified/fp32/op16"
@@ -25,7 +24,7 @@ class Host:
         self.workers: list[Worker] = []
 
     def worker(self, fault: str, **limits: float) -> Worker:
-        selector = select.parse(fault if ":" in fault or fault in select.names() else f"tests.faults:{fault}")
+        selector = selectors.parse(fault if ":" in fault or fault in selectors.names() else f"tests.faults:{fault}")
         made = Worker(str(helpers.EMBEDDED), selector, Limits(**limits))  # type: ignore[arg-type]
         self.workers.append(made)
         return made

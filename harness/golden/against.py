@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.bundle import Batch, Bundle
+from harness.core.bundle import Batch, Bundle
 from harness.golden.decode import trace_order
 
 SETTINGS = (("signature", "recorded with"), ("model", "model file"), ("decode", "decode rule"), ("dims", "dimension"))

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from harness.bundle import CorpusRow
-from harness.golden import RecordError
+from harness.core.bundle import CorpusRow
+from harness.core.errors import UserError
 
 COLUMNS = ["id", "domain", "licence", "source", "reference"]
 LONG = (96, 80, 65)
@@ -17,34 +17,34 @@ ALIGNED, ALONE = 16, (24, 48)
 
 
 def read(path: str | os.PathLike[str]) -> list[CorpusRow]:
-    """Rows of a tab-separated UTF-8 file with the header COLUMNS. Raises RecordError with the line's number."""
+    """Rows of a tab-separated UTF-8 file with the header COLUMNS. Raises UserError with the line's number."""
     remedy = f"give a tab-separated UTF-8 file with the columns {' '.join(COLUMNS)}"
     try:
         with open(path, "rb") as stream:
             raw = stream.read()
     except OSError as error:
-        raise RecordError(f"corpus {path}: cannot be read ({error.strerror}); {remedy}") from error
+        raise UserError(f"corpus {path}: cannot be read ({error.strerror}); {remedy}") from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = raw[: error.start].count(b"\n") + 1
-        raise RecordError(f"corpus {path}, line {number}: not UTF-8 ({error.reason}); {remedy}") from error
+        raise UserError(f"corpus {path}, line {number}: not UTF-8 ({error.reason}); {remedy}") from error
     # Only \n ends a line: str.splitlines() would also cut at separators that belong to the text.
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if lines[0].split("\t") != COLUMNS:
-        raise RecordError(f"corpus {path}, line 1: the header is {lines[0][:80]!r}; {remedy}")
+        raise UserError(f"corpus {path}, line 1: the header is {lines[0][:80]!r}; {remedy}")
     rows: dict[str, CorpusRow] = {}
     for number, content in enumerate(lines[1:], 2):
         fields = content.split("\t")
         if len(fields) != len(COLUMNS):
-            raise RecordError(f"corpus {path}, line {number}: {len(fields)} fields, not {len(COLUMNS)}; {remedy}")
+            raise UserError(f"corpus {path}, line {number}: {len(fields)} fields, not {len(COLUMNS)}; {remedy}")
         row = CorpusRow(*fields)
         if not row.id or row.id in rows:
             problem = f"the id {row.id!r} stands on an earlier line too" if row.id else "the id is empty"
-            raise RecordError(f"corpus {path}, line {number}: {problem}; give every row an id of its own")
+            raise UserError(f"corpus {path}, line {number}: {problem}; give every row an id of its own")
         rows[row.id] = row
     if not rows:
-        raise RecordError(f"corpus {path}: no rows; {remedy}")
+        raise UserError(f"corpus {path}: no rows; {remedy}")
     return list(rows.values())
 
 

@@ -15,11 +15,11 @@ from transformers import MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from harness.bundle import Batch, Decode, Trace, pad_rows
-from harness.golden import RecordError
+from harness.core.bundle import Batch, Decode, Trace, pad_rows
+from harness.core.errors import UserError
+from harness.core.static import select_rows
 from harness.golden.parts import cache_word, empty_cache
 from harness.replay.invariance import more_padding
-from harness.replay.static import select_rows
 
 TOP = 4
 Arrays = dict[str, np.ndarray]
@@ -106,7 +106,7 @@ def greedy(model: MarianMTModel, sources: Sequence[np.ndarray], rules: Decode) -
 def check_generate(
     model: MarianMTModel, sources: Sequence[np.ndarray], rules: Decode, decoded: Sequence[Decoded], names: Sequence[str]
 ) -> None:
-    """Raise RecordError unless Hugging Face's own ``generate``, greedy, gives the same tokens. ``names``: of the rows."""
+    """Raise UserError unless Hugging Face's own ``generate``, greedy, gives the same tokens. ``names``: of the rows."""
     ids, mask = pad_rows(sources, rules.pad)
     settings = copy.deepcopy(model.generation_config)
     settings.update(num_beams=1, do_sample=False, max_length=rules.max_steps + 1, max_new_tokens=None)
@@ -123,7 +123,7 @@ def check_generate(
         wanted[: len(row.tokens)] = row.tokens
         if len(found) != len(wanted) or (found != wanted).any():
             step = int(np.argmax(found != wanted[: len(found)]))
-            raise RecordError(
+            raise UserError(
                 f"row {name}: generate() chose id {found[step]} at step {step}, the greedy loop {wanted[step]}; "
                 "the generation configuration asks for more than greedy search with suppressed ids: remove that setting"
             )
@@ -170,7 +170,7 @@ def floors(golden: Arrays, other: Arrays) -> Arrays:
 
 
 def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names: Sequence[str]) -> None:
-    """Raise RecordError unless the forced float64 replay would choose each golden token. ``names``: of all rows."""
+    """Raise UserError unless the forced float64 replay would choose each golden token. ``names``: of all rows."""
     choosable = golden["logits"].copy()
     choosable[:, list(rules.suppress)] = -np.inf
     chosen = iter(choosable.argmax(axis=1))
@@ -178,7 +178,7 @@ def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names:
         for row, step in trace_order(batch):
             token = next(chosen)
             if token != batch.tokens[row, step]:
-                raise RecordError(
+                raise UserError(
                     f"row {names[batch.rows[row]]}: at step {step} float64 chooses id {batch.tokens[row, step]} in "
                     f"one batch and {token} in another, a tie to the last digit; leave this row out of the corpus"
                 )

@@ -15,9 +15,10 @@ import onnx
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from harness import preflight
-from harness.golden import RecordError, first_line
+from harness.core.errors import UserError
+from harness.golden import first_line
 from harness.golden.parts import STATIC, Traceable
+from harness.run import preflight
 
 EXPORTERS = {"torchscript": range(9, 24), "dynamo": range(18, 29)}
 """The opsets that each exporter is recorded at. TorchScript refuses 24. Asked for less than 17, dynamo writes 18 and only
@@ -36,7 +37,7 @@ def writes(exporter: str, opset: int, layout: str) -> bool:
 
 
 def export_part(part: Traceable, exporter: str, opset: int, place: Path) -> tuple[dict[str, Any], int]:
-    """Export one part to ``place`` and its weights beside it. Returns what :func:`settle` does. Raises RecordError."""
+    """Export one part to ``place`` and its weights beside it. Returns what :func:`settle` does. Raises UserError."""
     with _captured(f"export of {place.name}"):
         write(part, exporter, opset, place)
     check_opset(place, opset)
@@ -69,7 +70,7 @@ def settle(part: Traceable, place: Path) -> tuple[dict[str, Any], int]:
 
     Returns the manifest's entry and the IR version. The entry: ``file``, ``weights`` (files), ``inputs`` and ``outputs``
     (rows of name, dtype, shape) as the graph really declares them: the exporter drops an input that the graph does not
-    use. Raises RecordError.
+    use. Raises UserError.
     """
     model = onnx.load(str(place))
     model.ir_version = helper.find_min_ir_version_for(model.opset_import)
@@ -93,7 +94,7 @@ CHECK = "import sys, onnx\nfor place in sys.argv[1:]:\n    print(place)\n    onn
 def check_graphs(places: Sequence[Path]) -> None:
     """Run ONNX's checker over the files, in a process of its own: it is native code, and it has crashed before.
 
-    Raises RecordError that names the file, whether the checker refuses it or dies of it.
+    Raises UserError that names the file, whether the checker refuses it or dies of it.
     """
     command = [sys.executable, "-c", CHECK, *map(str, places)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -102,7 +103,7 @@ def check_graphs(places: Sequence[Path]) -> None:
         words = f"the checker died of signal {-done.returncode}"
         if done.returncode > 0:
             words = f"the graph is invalid ({(done.stderr.splitlines() or [''])[-1]})"
-        raise RecordError(f"export of {Path(last).name}: {words}; report it")
+        raise UserError(f"export of {Path(last).name}: {words}; report it")
 
 
 def opsets(place: Path) -> dict[str, int]:
@@ -112,10 +113,10 @@ def opsets(place: Path) -> dict[str, int]:
 
 
 def check_opset(place: Path, opset: int) -> None:
-    """Raise RecordError unless the file is of that opset: exporters write another one and only log it."""
+    """Raise UserError unless the file is of that opset: exporters write another one and only log it."""
     found = opsets(place)
     if found != {"ai.onnx": opset}:
-        raise RecordError(f"export of {place.name}: asked for opset {opset}, got {found}; leave this opset out")
+        raise UserError(f"export of {place.name}: asked for opset {opset}, got {found}; leave this opset out")
 
 
 @contextlib.contextmanager
@@ -135,7 +136,7 @@ def _captured(what: str) -> Iterator[None]:
             sys.stdout.flush()
             sys.stderr.flush()
             log.seek(0)
-            raise RecordError(
+            raise UserError(
                 f"{what}: {first_line(error)}; the exporter's words are in {_log(log.read(), error)}"
             ) from error
         finally:
@@ -154,13 +155,13 @@ def _log(printed: bytes, error: Exception) -> str:
 
 
 def _check_operators(model: ModelProto, part: Traceable, file: str) -> None:
-    """Raise RecordError where a static part has what a compiler of fixed sizes in fp16 cannot take."""
+    """Raise UserError where a static part has what a compiler of fixed sizes in fp16 cannot take."""
     if not part.avoids:
         return
     found = sorted({node.op_type for node in model.graph.node if node.op_type.startswith(part.avoids)})
     found += [problem for problem in preflight.overflows(model, "fp16") if problem]
     if found:
-        raise RecordError(f"export of {file}: a static graph must not have {', '.join(found)}; leave this opset out")
+        raise UserError(f"export of {file}: a static graph must not have {', '.join(found)}; leave this opset out")
 
 
 def _strip(model: ModelProto) -> None:
@@ -247,7 +248,7 @@ def _move_weights(model: ModelProto, folder: Path) -> list[str]:
 def _ports(values: Any, part: Traceable, file: str) -> list[list[Any]]:
     """Rows of name, dtype and shape; sizes that the exporter could not infer get their true ones.
 
-    Raises RecordError where the graph fixed a size that was to be dynamic, or another size than the model has.
+    Raises UserError where the graph fixed a size that was to be dynamic, or another size than the model has.
     """
     expected = {**part.inputs, **part.outputs}
     rows = []
@@ -258,7 +259,7 @@ def _ports(values: Any, part: Traceable, file: str) -> list[list[Any]]:
         if len(shape) != len(wanted) or any(
             isinstance(got, int) and got != want for got, want in zip(shape, wanted, strict=True)
         ):
-            raise RecordError(f"export of {file}: {value.name} came out as {shape}, not {wanted}; leave this opset out")
+            raise UserError(f"export of {file}: {value.name} came out as {shape}, not {wanted}; leave this opset out")
         kind.shape.CopyFrom(helper.make_tensor_type_proto(kind.elem_type, wanted).tensor_type.shape)
         rows.append([value.name, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, wanted])
     return rows

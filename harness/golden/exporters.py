@@ -29,17 +29,19 @@ import torch
 from tqdm import tqdm
 
 from backends.contract import Part, Port, first_kind
-from harness.bundle import Bundle, Graph
-from harness.cell import Cell
-from harness.golden import RecordError, corpus, first_line, witness
+from harness.core import verdict
+from harness.core.bundle import Bundle, Graph
+from harness.core.cell import Cell
+from harness.core.errors import UserError
+from harness.core.rowfiles import Writer
+from harness.core.rows import Row, to_json
+from harness.core.selectors import ROOT, parse
+from harness.golden import corpus, first_line, witness
 from harness.golden.export import opsets, settle, write
 from harness.golden.marian import Marian
 from harness.golden.parts import DYNAMIC, Traceable, parts
 from harness.golden.record import record
-from harness.judge import verdict
-from harness.replay.host import Limits, Worker
-from harness.replay.select import ROOT, parse
-from harness.rows import Row, Writer, to_json
+from harness.run.process import Limits, Worker
 
 CORPUS = Path(ROOT) / "corpora" / "corpus.tsv"
 TORCH = torch.__version__.split("+")[0]
@@ -79,12 +81,12 @@ def survey(
 ) -> list[Row]:
     """Try each exporter at each of the ``wanted`` opsets in each layout, and write a row a cell to ``results`` as they come.
 
-    ``silence``: seconds that one part may take. Raises RecordError on a bad wish, model or corpus, and OSError where rows
+    ``silence``: seconds that one part may take. Raises UserError on a bad wish, model or corpus, and OSError where rows
     cannot be written.
     """
     unknown = [exporter for exporter in exporters if exporter not in VARIANTS]
     if unknown:
-        raise RecordError(f"exporter {unknown[0]}: choose of {', '.join(VARIANTS)}")
+        raise UserError(f"exporter {unknown[0]}: choose of {', '.join(VARIANTS)}")
     groups = [
         [Cell(exporter, version, "cpu", variant, layout, "fp32", opset) for layout in layouts]
         for exporter in exporters
@@ -232,8 +234,8 @@ class _Workshop:
         try:
             entry, _ = settle(part, place)
             onnx.checker.check_model(str(place))
-        except (RecordError, onnx.checker.ValidationError) as error:
-            kind = "shape" if isinstance(error, RecordError) else "invalid"
+        except (UserError, onnx.checker.ValidationError) as error:
+            kind = "shape" if isinstance(error, UserError) else "invalid"
             raise _Refused("FAIL", "parse", kind, f"{name}: {first_line(error)}") from error
         ports = [
             tuple(Port(port, dtype, tuple(shape)) for port, dtype, shape in entry[side])
@@ -251,7 +253,7 @@ class _Workshop:
             row.compared = sum(array.size for array in found.values())
             row.detail = {"ratios": witness.judge(self.bundle, graph, found)}
             row.value = max(row.detail["ratios"].values())
-        except RecordError as error:
+        except UserError as error:
             row.status, row.message = "FAIL", str(error)
         return row
 

@@ -10,23 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.bundle import MANIFEST, Bundle, BundleError, file_hash
-from harness.golden import RecordError
+from harness.core.bundle import MANIFEST, Bundle, file_hash
+from harness.core.errors import UserError
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raise RecordError unless a bundle may be written there: nothing but a bundle is ever replaced."""
+    """Raise UserError unless a bundle may be written there: nothing but a bundle is ever replaced."""
     if not target.parent.is_dir():
-        raise RecordError(f"{target.parent}: no such directory; make it first")
+        raise UserError(f"{target.parent}: no such directory; make it first")
     if os.path.lexists(target):
         try:
             Bundle(str(target), verify=False)
-        except BundleError as error:
-            raise RecordError(
-                f"{target}: is there and is no bundle, so it is left alone; give another place"
-            ) from error
+        except UserError as error:
+            raise UserError(f"{target}: is there and is no bundle, so it is left alone; give another place") from error
         if not overwrite:
-            raise RecordError(f"{target}: is there already; allow overwriting or give another place")
+            raise UserError(f"{target}: is there already; allow overwriting or give another place")
 
 
 @contextlib.contextmanager
@@ -48,14 +46,14 @@ def growing(target: Path) -> Iterator[Path]:
             else:
                 partial.rename(target)
         except OSError as error:
-            raise RecordError(f"{target}: cannot be written ({error}); make room or give another place") from error
+            raise UserError(f"{target}: cannot be written ({error}); make room or give another place") from error
 
 
 def _beside(target: Path, stack: contextlib.ExitStack) -> Path:
     try:
         place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
-        raise RecordError(f"{target}: cannot write beside it ({error.strerror}); give another place") from error
+        raise UserError(f"{target}: cannot write beside it ({error.strerror}); give another place") from error
     stack.callback(shutil.rmtree, place, ignore_errors=True)
     return place
 

@@ -20,8 +20,9 @@ from safetensors import SafetensorError, safe_open
 from sentencepiece import SentencePieceProcessor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from harness.bundle import Decode, Dims, file_hash
-from harness.golden import RecordError, first_line
+from harness.core.bundle import Decode, Dims, file_hash
+from harness.core.errors import UserError
+from harness.golden import first_line
 
 BIAS = "final_logits_bias"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -57,7 +58,7 @@ class Marian:
     """A checked MarianMT directory.
 
     ``pieces``: target piece of every id, index = id. ``language``: target language, as the tokenizer configuration or else
-    the directory's name says. Raises RecordError when anything is missing or does not fit together.
+    the directory's name says. Raises UserError when anything is missing or does not fit together.
     """
 
     family = "marian"
@@ -66,7 +67,7 @@ class Marian:
         self.path = Path(directory).resolve()
         self.name = self.path.name
         if not self.path.is_dir():
-            raise RecordError(f"model {directory}: no such directory; give a local Hugging Face MarianMT directory")
+            raise UserError(f"model {directory}: no such directory; give a local Hugging Face MarianMT directory")
         self.config = self._config()
         self.weights = self._weights()
         shared = self.config.share_encoder_decoder_embeddings
@@ -88,8 +89,8 @@ class Marian:
                     "use the tokenizer that the model was trained with",
                 )
 
-    def error(self, what: str, remedy: str) -> RecordError:
-        return RecordError(f"model {self.path}: {what}; {remedy}")
+    def error(self, what: str, remedy: str) -> UserError:
+        return UserError(f"model {self.path}: {what}; {remedy}")
 
     def _json(self, name: str) -> Any:
         try:
@@ -119,7 +120,7 @@ class Marian:
         return config
 
     def _weights(self) -> list[str]:
-        """Names of the weight files. Raises RecordError when the checkpoint has no final_logits_bias."""
+        """Names of the weight files. Raises UserError when the checkpoint has no final_logits_bias."""
         found = next((name for name in WEIGHT_FILES if (self.path / name).is_file()), None)
         if found is None:
             raise self.error(f"no weights ({' or '.join(WEIGHT_FILES)})", "complete the directory from its source")
@@ -200,7 +201,7 @@ class Marian:
         return ids
 
     def load(self, precision: str, attention: str = "eager") -> MarianMTModel:
-        """The model in a precision of DTYPES, ready to decode; recorded is ``eager`` attention. Raises RecordError."""
+        """The model in a precision of DTYPES, ready to decode; recorded is ``eager`` attention. Raises UserError."""
         try:
             with quiet():
                 model, report = MarianMTModel.from_pretrained(

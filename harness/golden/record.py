@@ -16,16 +16,17 @@ from tqdm import tqdm
 from transformers import MarianMTModel
 
 from backends.contract import LAYOUTS
-from harness.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
-from harness.golden import RecordError, corpus, decode, folder, witness
+from harness.core.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
+from harness.core.errors import UserError
+from harness.golden import corpus, decode, folder, witness
 from harness.golden.against import against
 from harness.golden.export import EXPORTERS, check_graphs, export_part, writes
 from harness.golden.marian import DTYPES, Marian
 from harness.golden.parts import Sizes, parts
 from harness.replay.free import SLACK
-from harness.text import Scorer
+from harness.run.text import Scorer
 
-__all__ = ["RecordError", "against", "record"]
+__all__ = ["UserError", "against", "record"]
 
 GREEDY_BATCH = 24
 STATIC_ROWS, STATIC_SHARE, STATIC_GRID = 2, 0.75, 16
@@ -56,7 +57,7 @@ def record(
     ``exporters`` (none: a golden without graphs) × ``layouts`` × those of ``opsets`` that the exporter writes (None: all)
     are exported in fp32; ``precisions`` (of DTYPES) get a floor each. ``traced_steps``: steps whose
     golden carries everything. ``free_batch``, ``forced_batch``: rows a batch. ``max_steps``: longest output recorded.
-    ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises RecordError; then ``out`` is untouched.
+    ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises UserError; then ``out`` is untouched.
     """
     _check_request(exporters, opsets, layouts, precisions)
     graphs = _graphs(exporters, opsets, layouts)
@@ -95,12 +96,12 @@ class _Recorder:
         ids = np.array(self.marian.encode(row.source), np.int64)
         config = self.marian.config
         if ids.min(initial=0) < 0 or ids.max(initial=0) >= config.vocab_size:
-            raise RecordError(
+            raise UserError(
                 f"row {row.id}: the tokenizer gives id {ids.max()}, the vocabulary ends at {config.vocab_size - 1}; "
                 "use the tokenizer that the model was trained with"
             )
         if not 1 <= len(ids) <= config.max_position_embeddings:
-            raise RecordError(
+            raise UserError(
                 f"row {row.id}: {len(ids)} source ids, the model takes 1 to {config.max_position_embeddings}; shorten it"
             )
         return ids
@@ -149,7 +150,7 @@ class _Recorder:
             noisy = decode.forced(self.marian.load(precision), padded, rules, self.bar.tick)
             floors = decode.floors(golden, noisy)
             if not all(np.isfinite(array).all() for array in floors.values()):
-                raise RecordError(
+                raise UserError(
                     f"precision {precision}: PyTorch's own decode in it is not finite; leave it out (--precision)"
                 )
             self._save(**{f"floor_{precision}_{name}": array for name, array in floors.items()})
@@ -211,13 +212,13 @@ class _Recorder:
         return [Sizes(rows, size, min(steps[size] + SLACK, most)) for size in sorted(sizes)]
 
     def _check_text(self, scorer: Scorer) -> None:
-        """Raise RecordError unless the piece table detokenises as the model's own tokenizer does."""
+        """Raise UserError unless the piece table detokenises as the model's own tokenizer does."""
         tokenizer, bundle = self.marian.tokenizer, scorer.bundle
         for number, (row, text) in enumerate(zip(self.rows, scorer.golden, strict=True)):
             ids = bundle.tokens(number).tolist()
             own = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if tokenizer.unk_token_id not in ids and own.split() != text.split():
-                raise RecordError(
+                raise UserError(
                     f"row {row.id}: the piece table gives {text!r}, the tokenizer {own!r}; "
                     "target.spm has pieces that vocab.json spells otherwise: take both from one checkpoint"
                 )
@@ -289,9 +290,9 @@ def _check_request(
     ):
         unknown = [item for item in asked if item not in known]
         if unknown or (known and not asked and name != "exporter"):
-            raise RecordError(f"{name} {unknown[0] if unknown else 'missing'}: choose of {', '.join(map(str, known))}")
+            raise UserError(f"{name} {unknown[0] if unknown else 'missing'}: choose of {', '.join(map(str, known))}")
     if "fp32" not in precisions:
-        raise RecordError("precision fp32 is missing: the graphs are exported in it and need its floor")
+        raise UserError("precision fp32 is missing: the graphs are exported in it and need its floor")
 
 
 def _graphs(
@@ -306,7 +307,7 @@ def _graphs(
         if (opsets is None or opset in opsets) and writes(exporter, opset, layout)
     ]
     if exporters and not found:
-        raise RecordError(
+        raise UserError(
             f"layout {' and '.join(layouts)} is not recorded by that exporter at that opset; leave --exporter or --opset out"
         )
     return found

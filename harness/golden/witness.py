@@ -18,8 +18,9 @@ import numpy as np
 
 from backends import reference
 from backends.contract import StageError
-from harness.bundle import Batch, Bundle, BundleError, Graph, kv_of
-from harness.golden import RecordError, first_line
+from harness.core.bundle import Batch, Bundle, Graph, kv_of
+from harness.core.errors import UserError
+from harness.golden import first_line
 from harness.replay.decoder import ContractError, Decoder, Stopped
 
 OUTPUTS = ("encoder", "cross", "self", "logits")
@@ -32,7 +33,7 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 def collect(bundle: Bundle, graph: Graph) -> dict[str, np.ndarray]:
     """Replay the traced batches of a graph. Returns OUTPUTS as float32, shaped as the bundle's ``trace_*``.
 
-    Raises RecordError when the reference refuses the graph or an output has another shape than the golden.
+    Raises UserError when the reference refuses the graph or an output has another shape than the golden.
     """
     found = {name: np.full(bundle.array(f"trace_{name}").shape, np.nan, np.float32) for name in OUTPUTS}
     backend = reference.Backend()
@@ -42,7 +43,7 @@ def collect(bundle: Bundle, graph: Graph) -> dict[str, np.ndarray]:
         for batch in bundle.batches("forced"):
             _replay_batch(decoder, batch, bundle.decode.start, found)
     except (StageError, Stopped, ContractError, ValueError, IndexError) as error:
-        raise RecordError(f"witness of {graph.id}: {first_line(error)}; the export is wrong") from error
+        raise UserError(f"witness of {graph.id}: {first_line(error)}; the export is wrong") from error
     return found
 
 
@@ -76,7 +77,7 @@ def _replay_batch(decoder: Decoder, batch: Batch, start: int, found: dict[str, n
 
 
 def judge(bundle: Bundle, graph: Graph, found: dict[str, np.ndarray]) -> dict[str, float]:
-    """Largest gap to the golden over the largest floor, per output. Raises RecordError where it is gross or not finite."""
+    """Largest gap to the golden over the largest floor, per output. Raises UserError where it is gross or not finite."""
     ratios = {}
     for name in OUTPUTS:
         # One layer and side at a time: a copy of everything in float64 may not fit for a large model.
@@ -91,7 +92,7 @@ def judge(bundle: Bundle, graph: Graph, found: dict[str, np.ndarray]) -> dict[st
             worst = max(worst, ratio)
             if not ratio <= GROSS:
                 place = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
-                raise RecordError(
+                raise UserError(
                     f"witness of {graph.id}: {_tensor(name, at)} is off the golden by {gaps[place]:.3g} at "
                     f"{_place(bundle, name, place)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
                 )
@@ -149,7 +150,7 @@ def replay(
 ) -> dict[str, dict[str, Any]]:
     """Witness the named graphs of the bundle in ``folder``; ``tick`` after each.
 
-    Returns for each graph ``file`` and ``ratios``. Raises RecordError with the first problem that any process met.
+    Returns for each graph ``file`` and ``ratios``. Raises UserError with the first problem that any process met.
     """
     shares = [share for share in (graphs[start::processes] for start in range(processes)) if share]
     root = str(Path(__file__).resolve().parents[2])
@@ -177,7 +178,7 @@ def replay(
                 json.loads(line) if line else {"error": f"witness of {graph}: {worker.stderr.read().strip()[-500:]}"}
             )
             if "error" in answer:
-                raise RecordError(answer["error"])
+                raise UserError(answer["error"])
             answers[answer.pop("graph")] = answer
             tick()
     finally:
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str]) -> int:
             found = collect(bundle, graphs[name])
             ratios = judge(bundle, graphs[name], found)
             print(json.dumps({"graph": name, "file": store(bundle, found), "ratios": ratios}), flush=True)
-    except (RecordError, BundleError) as error:
+    except UserError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     return 0

@@ -13,12 +13,13 @@ FEW = 8
 class Evidence(NamedTuple):
     """``golden``: the golden contradicts itself; ``witness``: the specification's own evaluation of the graph is
     wrong too; ``numbers``: logits, caches or shapes are wrong where the golden's tokens were fed; ``knob``: the setting
-    that clears it, if one does."""
+    that clears it, if one does, and ``knob_culprit`` whose it is."""
 
     golden: bool
     witness: bool
     numbers: bool
     knob: Optional[str]
+    knob_culprit: str = "runtime"
 
 
 def culprit(check: str, seen: Evidence) -> str:
@@ -28,7 +29,7 @@ def culprit(check: str, seen: Evidence) -> str:
     if seen.witness:
         return "export"
     if seen.knob:
-        return "optimizer" if seen.knob.startswith("optimizer") else "runtime"
+        return seen.knob_culprit
     if check == "tokens" and not seen.numbers:
         return "decode loop"
     return "runtime"

@@ -11,13 +11,15 @@ import sys
 from typing import List, Tuple
 
 from backends.contract import LAYOUTS, Absent
-from harness.bundle import Bundle, BundleError
-from harness.cell import layouts, span
-from harness.judge import verdict
-from harness.replay import select, worker
+from harness.core import selectors, verdict
+from harness.core.arguments import layouts, span
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
+from harness.core.rowfiles import Writer
+from harness.core.rows import Row
+from harness.replay import worker
 from harness.replay.cell import NUMERIC, identify
 from harness.replay.trace import Golden
-from harness.rows import Row, Writer
 
 EXAMPLE = (
     "example: python3 -m harness.replay corpora/tiny-marian-en-zh.bundle --backend ort --opset 12-17 --results results"
@@ -37,11 +39,11 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
-        selector = select.parse(options.backend)
+        selector = selectors.parse(options.backend)
         if options.serve:
             return worker.serve(options.bundle, selector)
         return run(options, selector)
-    except (BundleError, select.UnknownBackend, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -49,7 +51,7 @@ def main() -> int:
         return 130
 
 
-def run(options: argparse.Namespace, selector: select.Selector) -> int:
+def run(options: argparse.Namespace, selector: selectors.Selector) -> int:
     """Replay every chosen cell in this process; 0 when all pass, 1 when not, 2 when there is nothing to run."""
     bundle = Bundle(options.bundle)
     chosen = [
@@ -67,9 +69,9 @@ def run(options: argparse.Namespace, selector: select.Selector) -> int:
         print(f"error: no graph of this bundle has that opset, layout and exporter; {has}", file=sys.stderr)
         return 2
     try:
-        backend = select.load(selector)
+        backend = selectors.load(selector)
         probe = backend.probe()
-    except select.UnknownBackend:
+    except UserError:
         raise
     except Absent as absent:
         print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)

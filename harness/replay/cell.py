@@ -5,9 +5,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from backends.staged import Reached
-from harness.bundle import Bundle, Graph
-from harness.cell import Cell
-from harness.judge import verdict
+from harness.core import verdict
+from harness.core.bundle import Bundle, Graph
+from harness.core.cell import Cell
+from harness.core.rows import Row
 from harness.replay.cost import measure_cost
 from harness.replay.evidence import Blame
 from harness.replay.forced import force
@@ -16,7 +17,6 @@ from harness.replay.invariance import judge_invariance
 from harness.replay.job import Job, compile_parts, one_line, short_of_running
 from harness.replay.restamp import as_shipped, restamped
 from harness.replay.trace import CHECKS as FORCED
-from harness.rows import Row
 
 NUMERIC = (*FORCED, "tokens", "placement", "invariance", "cost")
 
@@ -25,6 +25,7 @@ def identify(row: Row, bundle: Bundle, graph: Graph, backend: str, probe: Probe)
     """Fill in the fields that say which cell a row is of."""
     cell = name_cell(graph, backend, probe)
     row.backend, row.runtime, row.version, row.device = backend, backend.split(":")[0], probe.version, probe.device
+    row.execution = probe.execution
     row.bundle, row.exporter, row.layout, row.opset = bundle.short, graph.exporter, graph.layout, graph.opset
     row.precision, row.cell = cell.precision, str(cell)
     return row

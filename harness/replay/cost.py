@@ -7,11 +7,11 @@ from typing import List, Mapping
 import numpy as np
 
 from backends.contract import Backend, Program
-from harness.bundle import Batch
+from harness.core.bundle import Batch
+from harness.core.memory import peak, resident
+from harness.core.rows import Row
 from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, compile_parts
-from harness.replay.memory import peak, resident
-from harness.rows import Row
 
 REPEATS = 6
 REPEAT_STEPS = 16

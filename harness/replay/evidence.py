@@ -5,14 +5,14 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from backends.contract import Backend, StageError
-from harness.bundle import kv_of
+from harness.core.bundle import kv_of
+from harness.core.rows import Row
 from harness.judge import blame
 from harness.replay.decoder import ContractError
 from harness.replay.forced import force
 from harness.replay.free import Tally, decode_all
 from harness.replay.job import Job, compile_parts
 from harness.replay.trace import CHECKS, TraceJudge
-from harness.rows import Row
 
 
 class Blame:
@@ -42,7 +42,8 @@ class Blame:
         numbers = [check for check in wrong if check in CHECKS]
         knob = clearing_knob(self.backend, self.job, self.tally is not None) if wrong else None
         golden, witness = golden_contradicts_itself(self.job), witness_is_wrong(self.job, numbers)
-        return blame.Evidence(golden, witness, bool(numbers), knob)
+        known = self.backend.capabilities.knobs
+        return blame.Evidence(golden, witness, bool(numbers), knob, known[knob].culprit if knob else "runtime")
 
 
 def failing(judge: TraceJudge, tally: Optional[Tally]) -> List[str]:
@@ -92,7 +93,7 @@ def witness_is_wrong(job: Job, checks: Sequence[str]) -> bool:
 def clearing_knob(backend: Backend, job: Job, free: bool) -> Optional[str]:
     """The first of the adapter's knobs with which everything passes; ``free``: the free replays too."""
     for name, settings in backend.capabilities.knobs.items():
-        turned = job._replace(options={**job.options, **settings}, series="")
+        turned = job._replace(options={**job.options, **settings.options}, series="")
         try:
             programs = compile_parts(backend, turned)
             judge = force(turned, programs)

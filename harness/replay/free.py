@@ -9,13 +9,14 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Tuple
 import numpy as np
 
 from backends.contract import Program, StageError
-from harness.bundle import Batch, Bundle, Decode
-from harness.judge import tokens, verdict
+from harness.core import verdict
+from harness.core.bundle import Batch, Bundle, Decode
+from harness.core.rows import Row
+from harness.core.static import fitting
+from harness.judge import tokens
 from harness.judge.compare import Miss
 from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job
-from harness.replay.static import fitting
-from harness.rows import Row
 
 SLACK = 8
 """A free replay goes on this many steps past the longest golden row of its batch, so that a runaway shows."""

@@ -10,13 +10,13 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 
 from backends.contract import Backend, Program
-from harness.bundle import Batch, kv_of
-from harness.judge import verdict
+from harness.core import verdict
+from harness.core.bundle import Batch, kv_of
+from harness.core.rows import Row
+from harness.core.static import select_rows
 from harness.judge.compare import careful_gap
 from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, compile_parts
-from harness.replay.static import select_rows
-from harness.rows import Row
 
 PADDING = 5
 """Columns of padding added to the source; it makes no length a multiple of a vector register."""

@@ -7,12 +7,12 @@ import numpy as np
 
 from backends.contract import Backend, Part, Port, Probe, StageError
 from backends.staged import Reached
-from harness.judge import verdict
+from harness.core import verdict
+from harness.core.rows import Row
 from harness.judge.equal import difference
 from harness.replay.cell import judge_placement
 from harness.replay.decoder import AdapterError
 from harness.replay.job import compile_part, one_line, short_of_running
-from harness.rows import Row
 
 
 def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:

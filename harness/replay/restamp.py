@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Dict, Iterator, Tuple
 
 from backends.contract import Backend, Part, Program, StageError
+from harness.core.rows import Row
 from harness.replay.job import Job, compile_parts, one_line
-from harness.rows import Row
 
 FIELD = 0x08
 """Tag of ModelProto.ir_version, which protobuf writes first; the version is the one byte that follows."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 import numpy as np
 
 from backends.contract import Part
-from harness.bundle import Batch, Bundle, Graph, kv_of
-from harness.judge import blame, bounds, verdict
+from harness.core import verdict
+from harness.core.bundle import Batch, Bundle, Graph, kv_of
+from harness.core.rows import Row
+from harness.core.static import slots_of
+from harness.judge import blame, bounds
 from harness.judge.compare import Miss, Series, careful_gap, shape_problem
-from harness.replay.static import slots_of
-from harness.rows import Row
 
 if TYPE_CHECKING:
     from harness.replay.free import Tally

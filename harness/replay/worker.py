@@ -17,25 +17,26 @@ import traceback
 from typing import Any, Callable, Dict, TextIO
 
 from backends.contract import Absent, Backend, Probe
-from harness.bundle import Bundle
-from harness.replay import select
+from harness.core import selectors
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
+from harness.core.rows import Row, to_json
 from harness.replay.cell import replay
 from harness.replay.cost import cpu_flags
 from harness.replay.decoder import AdapterError
 from harness.replay.job import Job, one_line
 from harness.replay.node import run_test
 from harness.replay.trace import Golden
-from harness.rows import Row, to_json
 
 BEAT_SECONDS = 0.5
 
 
-def serve(path: str, selector: select.Selector) -> int:
+def serve(path: str, selector: selectors.Selector) -> int:
     """Answer requests until standard input ends. The host has verified the bundle."""
     wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        backend = select.load(selector)
+        backend = selectors.load(selector)
         probe = backend.probe()
         words = (probe.version, probe.device, probe.precision) if isinstance(probe, Probe) else ()
         if not words or not all(isinstance(word, str) and word and "/" not in word for word in words):
@@ -43,7 +44,7 @@ def serve(path: str, selector: select.Selector) -> int:
     except Absent as absent:
         _say(wire, absent={"reason": absent.reason, "remedy": absent.remedy})
         return 0
-    except select.UnknownBackend as unknown:
+    except UserError as unknown:
         _say(wire, unknown=str(unknown))
         return 0
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it must become a row

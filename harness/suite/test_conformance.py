@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from harness.campaign import Campaign, Question
-from harness.plugin import conclude
+from conform.plugin import conclude
+from harness.run.campaign import Campaign, Question
 
 
 def test_decodes_like_pytorch(

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from backends import contract
-from harness.bundle import MANIFEST, Batch, Bundle
+from harness.core.bundle import MANIFEST, Batch, Bundle
 from harness.golden.folder import write_manifest
 from harness.golden.witness import collect, store
 from harness.replay.trace import Golden
-from harness.text import Scorer
+from harness.run.text import Scorer
 from tests.helpers import EMBEDDED
 from tests.mutant import Feeds, Mutant
 
@@ -93,7 +93,7 @@ class Refusal:
 
 def bad(
     *,
-    knobs: Mapping[str, Mapping[str, Any]] | None = None,
+    knobs: Mapping[str, contract.Knob] | None = None,
     capabilities: Mapping[str, Any] | None = None,
     **hooks: Any,
 ) -> Callable[[], Mutant]:

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from backends.contract import Knob
 from tests.mutant import Feeds
 from tests.saboteurs import edits
 from tests.saboteurs.edits import DECODER, FLOAT, FLOAT16, INT32, INT64, ROUND_TRIP, both, edited, stored
 from tests.saboteurs.frame import Saboteur, bad, batch, brief, feeding, first_fed, pair, rare_token, since
 
 LN = "/layers.{}/{}/LayerNormalization"
-OPTIMIZER: dict[str, dict[str, Any]] = {"optimizer=off": {"optimizer": "off"}, "threads=1": {"threads": 1}}
+OPTIMIZER = {"optimizer=off": Knob({"optimizer": "off"}, "optimizer"), "threads=1": Knob({"threads": 1})}
 
 
 def _square_norm(model: Any) -> None:

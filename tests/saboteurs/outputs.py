@@ -266,9 +266,9 @@ class Switchable(Mutant):
     def __init__(self, knob: str, option: str, right: Any, hook: Any) -> None:
         super().__init__()
         self.option, self.right, self.hook = option, right, hook
-        self.capabilities = contract.Capabilities(
-            dtypes=self.capabilities.dtypes, knobs={"unrelated=1": {"unrelated": 1}, knob: {option: right}}
-        )
+        culprit = "optimizer" if option == "optimizer" else "runtime"
+        knobs = {"unrelated=1": contract.Knob({"unrelated": 1}), knob: contract.Knob({option: right}, culprit)}
+        self.capabilities = contract.Capabilities(dtypes=self.capabilities.dtypes, knobs=knobs)
 
     def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
         wrong = options.get(self.option) != self.right

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.bundle import MANIFEST, Bundle, BundleError
+from harness.core.bundle import MANIFEST, Bundle
+from harness.core.errors import UserError
 from harness.replay.decoder import ContractError, Stopped, check_feeds
-from harness.text import Scorer
+from harness.run.text import Scorer
 from tests.saboteurs.frame import Refusal, array_edit, brief, spoilt
 
 Feeds = dict[str, np.ndarray]
@@ -153,11 +154,11 @@ REFUSALS: list[Refusal] = [
         Stopped,
         "which the runtime gave, is float16",
     ),
-    Refusal("floor-nan-hides-a-fault", 0, _floored("logits", _one(np.nan)), BundleError, "holds what is no gap"),
-    Refusal("floor-infinite", 0, _floored("logits", _one(np.inf)), BundleError, "holds what is no gap"),
-    Refusal("floor-negative", 0, _floored("self", np.negative), BundleError, "holds what is no gap"),
-    Refusal("manifest-path-upwards", 33, _opened(_upwards), BundleError, "leaves the bundle"),
-    Refusal("weight-lost-on-the-way", 32, _opened(_lost_weight), BundleError, "is missing"),
-    Refusal("weight-cut-on-the-way", 32, _opened(_cut_weight), BundleError, "bytes, the manifest says"),
+    Refusal("floor-nan-hides-a-fault", 0, _floored("logits", _one(np.nan)), UserError, "holds what is no gap"),
+    Refusal("floor-infinite", 0, _floored("logits", _one(np.inf)), UserError, "holds what is no gap"),
+    Refusal("floor-negative", 0, _floored("self", np.negative), UserError, "holds what is no gap"),
+    Refusal("manifest-path-upwards", 33, _opened(_upwards), UserError, "leaves the bundle"),
+    Refusal("weight-lost-on-the-way", 32, _opened(_lost_weight), UserError, "is missing"),
+    Refusal("weight-cut-on-the-way", 32, _opened(_cut_weight), UserError, "bytes, the manifest says"),
     Refusal("fewer-hypotheses-than-references", 49, _fewer_hypotheses, ValueError, ""),
 ]

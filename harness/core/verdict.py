@@ -69,7 +69,7 @@ def worst(statuses: Iterable[str]) -> str:
 def called(status: str, kind: str = "", partial: bool = False, simulated: bool = False) -> str:
     """What tables call a cell of that status: built is not ran, simulated is not on the device.
 
-    ``kind``: of the row that decided; ``partial``: not every check was asked; ``simulated``: see `rows.is_simulated`.
+    ``kind``: of the row that decided; ``partial``: not every check was asked; ``simulated``: see `Row.simulated`.
     """
     if status == "ABSENT" and kind == "built":
         return "BUILT"

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.campaign import Campaign
-from harness.cell import Cell
-from harness.failure import describe
-from harness.judge import verdict
-from harness.launch import Launch, Options
-from harness.rows import Row, is_simulated
+from conform.failure import describe
+from harness.core import verdict
+from harness.core.cell import Cell
+from harness.core.rows import Row
+from harness.run.campaign import Campaign
+from harness.run.launch import Launch, Options
 
 
 def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
@@ -41,7 +41,7 @@ def page(rows: list[Row]) -> str:
     width = max(len(row.check) for row in rows)
     lines = [f"{rows[0].cell}", "", *_stages(rows)]
     for row in rows:
-        word = verdict.WORDS[verdict.called(row.status, row.kind, simulated=is_simulated(row.device))]
+        word = verdict.WORDS[verdict.called(row.status, row.kind, simulated=row.simulated)]
         near = ""
         if row.status == "PASS" and row.value is not None and row.bound:
             near = f"  {row.metric} {row.value:.3g} of {row.bound:.3g}"

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.bundle import Bundle
-from harness.judge import verdict
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
 
 BUDGET = {"fp32": 0.0}
 """BLEU that a precision may lose against the golden's own. Honest fp32 runtimes were measured to lose none."""

@@ -1,12 +1,11 @@
 """A cell's name, alike in test ids, expectations and commands: ``ort@1.32.0/cpu/torchscript/unified/fp32/op14``."""
 
-import argparse
 import re
 from itertools import groupby
 from typing import Iterable, NamedTuple
 
-from backends.contract import LAYOUTS
-
+SIMULATOR = "simulator-"
+"""What the device of a simulated cell begins with."""
 FORM = re.compile(
     r"(?P<backend>[^@/]+)@(?P<version>[^/]+)/(?P<device>[^/]+)/(?P<exporter>[^/]+)/(?P<layout>[^/]+)"
     r"/(?P<precision>[^/]+)/op(?P<opset>\d+)\Z"
@@ -39,26 +38,6 @@ class Cell(NamedTuple):
         return cls(**{**fields, "opset": int(fields["opset"])})  # type: ignore[arg-type]
 
 
-def span(text: str) -> range:
-    """Opsets of a command line: ``14`` or ``12-17``. Raises argparse's error, which names the option."""
-    low, dash, high = text.partition("-")
-    try:
-        opsets = range(int(low), int(high if dash else low) + 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an opset or a range such as 12-17") from None
-    if not opsets:
-        raise argparse.ArgumentTypeError(f"{text!r} is an empty range; write the lower opset first")
-    return opsets
-
-
-def layouts(text: str) -> str:
-    """Layouts of a command line, with commas. Raises argparse's error, which names the option."""
-    for name in text.split(","):
-        if name not in LAYOUTS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not a layout; there are {', '.join(LAYOUTS)}")
-    return text
-
-
 def spans(opsets: Iterable[int]) -> str:
     """``9,12-17``."""
     parts = []
@@ -66,10 +45,3 @@ def spans(opsets: Iterable[int]) -> str:
         found = [opset for _, opset in run]
         parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
     return ",".join(parts)
-
-
-def count(text: str) -> int:
-    """A number of one or more. Raises argparse's error, which names the option."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)

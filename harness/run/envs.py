@@ -14,20 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.replay import select
+from harness.core import selectors
+from harness.core.errors import UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-REGISTRY = Path(select.ROOT) / "backends" / "envs.toml"
-PLACE = Path(select.ROOT) / ".envs"
+REGISTRY = Path(selectors.ROOT) / "backends" / "envs.toml"
+PLACE = Path(selectors.ROOT) / ".envs"
 NOTE = "env.json"
-
-
-class EnvError(Exception):
-    """An environment that cannot be made or named: one line that says what, where, and what to do."""
 
 
 class Entry(NamedTuple):
@@ -58,7 +55,7 @@ class Entry(NamedTuple):
 
 
 def registry(place: Path = REGISTRY) -> list[Entry]:
-    """Every entry, oldest first. Raises UnknownBackend when there is no telling."""
+    """Every entry, oldest first. Raises UserError when there is no telling."""
     try:
         families = tomllib.loads(place.read_text(encoding="utf-8"))
         return [
@@ -68,12 +65,12 @@ def registry(place: Path = REGISTRY) -> list[Entry]:
         ]
     except (OSError, KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
         said = f"{place}: not a registry of environments ({error!r}); see the comment at its head"
-        raise select.UnknownBackend(said) from error
+        raise UserError(said) from error
 
 
 def matching(text: str) -> list[Entry]:
-    """Entries of ``ort@1.10``, ``ort-1.10`` (as tox writes it), ``ort@all`` or ``all``. Raises UnknownBackend."""
-    backend, _, version = select.spelled(text).partition("@")
+    """Entries of ``ort@1.10``, ``ort-1.10`` (as tox writes it), ``ort@all`` or ``all``. Raises UserError."""
+    backend, _, version = selectors.spelled(text).partition("@")
     known = registry()
     if text == "all":
         return known
@@ -87,33 +84,33 @@ def matching(text: str) -> list[Entry]:
     if not found:
         has = ", ".join(entry.version for entry in family) or f"no {backend}"
         where = Path(os.path.relpath(REGISTRY)).as_posix()
-        raise select.UnknownBackend(
+        raise UserError(
             f"{text}: give NAME@VERSION or NAME@all; the registry has {has}; another version is one more line in {where}"
         )
     return found
 
 
-def expand(selector: select.Selector) -> list[select.Selector]:
-    """``ort@all`` as one selector a version of the registry; anything else as it is. Raises UnknownBackend."""
+def expand(selector: selectors.Selector) -> list[selectors.Selector]:
+    """``ort@all`` as one selector a version of the registry; anything else as it is. Raises UserError."""
     if selector.version != "all":
         return [selector]
     tail = f":{selector.provider}" if selector.provider else ""
-    return [select.parse(entry.name + tail) for entry in matching(selector.text.partition(":")[0])]
+    return [selectors.parse(entry.name + tail) for entry in matching(selector.text.partition(":")[0])]
 
 
-def interpreter(selector: select.Selector) -> str | None:
+def interpreter(selector: selectors.Selector) -> str | None:
     """The interpreter of the environment made for that version; None where there is none, and the host's own is to serve."""
     if selector.version is None:
         return None
     try:
         entry = matching(f"{selector.module.rpartition('.')[2]}@{selector.version}")[0]
-    except select.UnknownBackend:
+    except UserError:
         return None
     return str(entry.interpreter) if entry.made else None
 
 
 def create(entry: Entry) -> str:
-    """Make the environment, unless it is made. Returns a line that says so. Raises EnvError; nothing is then left."""
+    """Make the environment, unless it is made. Returns a line that says so. Raises UserError; nothing is then left."""
     if entry.made:
         return f"{entry.name}: here already, {entry.folder}"
     began = time.monotonic()
@@ -129,11 +126,11 @@ def create(entry: Entry) -> str:
         _run("install " + " ".join(wanted), *pip, "--no-deps", "--only-binary=:all:", *wanted)
         found = _run("import the runtime", str(entry.interpreter), "-c", PROBE, entry.backend).splitlines()[-1:]
         if not found or not (found[0] + ".").startswith(entry.version + "."):
-            raise EnvError(f"the runtime says that it is version {''.join(found)!r}, not {entry.version}")
+            raise UserError(f"the runtime says that it is version {''.join(found)!r}, not {entry.version}")
         _write_note(entry)
-    except EnvError as error:
+    except UserError as error:
         remove(entry)
-        raise EnvError(f"{entry.name}: {error}") from error
+        raise UserError(f"{entry.name}: {error}") from error
     except BaseException:
         remove(entry)
         raise
@@ -156,7 +153,7 @@ def size(entry: Entry) -> int:
 
 
 def find_python(version: str) -> str:
-    """A CPython of that minor version, from PATH or from pyenv. Raises EnvError."""
+    """A CPython of that minor version, from PATH or from pyenv. Raises UserError."""
     for candidate in _candidates(version):
         # A shim of pyenv is on PATH even where the version behind it is not chosen, so each one is asked.
         asked = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
@@ -166,7 +163,7 @@ def find_python(version: str) -> str:
             continue
         if found.stdout.strip() == version:
             return candidate
-    raise EnvError(f"no Python {version} on PATH or in pyenv; install one (pyenv install {version})")
+    raise UserError(f"no Python {version} on PATH or in pyenv; install one (pyenv install {version})")
 
 
 def _candidates(version: str) -> Iterator[str]:
@@ -180,17 +177,17 @@ def _candidates(version: str) -> Iterator[str]:
 
 
 def _run(what: str, *command: str) -> str:
-    """Output of a step that must succeed. Raises EnvError with the last thing that it said."""
+    """Output of a step that must succeed. Raises UserError with the last thing that it said."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    environment["PYTHONPATH"] = select.ROOT
+    environment["PYTHONPATH"] = selectors.ROOT
     done = subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, cwd=select.ROOT
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, cwd=selectors.ROOT
     )
     if done.returncode:
         said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         errors = [line for line in said if line.startswith("ERROR")] or said
         died = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        raise EnvError(f"could not {what}: {errors[-1].strip() if errors else died}")
+        raise UserError(f"could not {what}: {errors[-1].strip() if errors else died}")
     return done.stdout
 
 

@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.replay.select import ROOT
-from harness.rows import Row, box_name, contradiction, named, read
+from harness.core.rowfiles import box_name, read
+from harness.core.rows import Row, contradiction, named
+from harness.core.selectors import ROOT
 
 SETTLED = ("PASS", "FAIL", "UNSUPPORTED", "UNVERIFIED", "XFAIL", "XPASS")
 """What a runtime answered. A crash, a hang, a fault of the box or attempts that differ are asked again."""
@@ -37,7 +38,7 @@ def condition(*parts: str) -> str:
 
 def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
     """The rows, of this box's runs in the folder, of cells that were settled under the same condition, and whose sidecar
-    files are still there; of a cell the newest run counts, even if it settled nothing. Raises RowsError."""
+    files are still there; of a cell the newest run counts, even if it settled nothing. Raises UserError."""
     cells: dict[str, list[Row]] = {}
     for place in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda one: one.stat().st_mtime):
         try:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.bundle import Bundle
-from harness.rows import Row
+from harness.core.bundle import Bundle
+from harness.core.rows import Row
 
 
 def completed(found: list[tuple[Path, Row]], bundle_path: Path) -> list[Row]:
@@ -34,8 +34,8 @@ def unanswered(rows: Iterable[Row]) -> list[str]:
 
 
 def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[tuple[str, str, str]]) -> list[Row]:
-    from harness import preflight
-    from harness.text import Scorer, complete
+    from harness.run import preflight
+    from harness.run.text import Scorer, complete
 
     bundle = Bundle(str(bundle_path))
     scorer = Scorer(bundle)

@@ -1,6 +1,6 @@
 """The conformance run as pytest sees it: options, what a verdict is to a test, exit codes.
 
-It acts only when items of ``harness/suite`` are to be collected. ``-p harness.plugin`` in pyproject.toml loads it before
+It acts only when items of ``harness/suite`` are to be collected. ``-p conform.plugin`` in pyproject.toml loads it before
 any other plugin, so that the workers import their runtimes while pytest and the host still import their own modules;
 what the host needs after that is imported where it is used, for the same reason.
 """
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.contract import LAYOUTS
-from harness.cell import layouts, span
-from harness.launch import EMBEDDED, Launch, Options, cores, shares
-from harness.replay.host import Limits
-from harness.replay.select import ROOT, UnknownBackend
+from harness.core.arguments import layouts, span
+from harness.core.errors import UserError
+from harness.core.selectors import ROOT
+from harness.run.launch import EMBEDDED, Launch, Options, cores, shares
+from harness.run.process import Limits
 
 if TYPE_CHECKING:
-    from harness.campaign import Campaign, Question
-    from harness.outcome import Outcome
-    from harness.rows import Row
+    from harness.core.rows import Row
+    from harness.run.campaign import Campaign, Question
+    from harness.run.outcome import Outcome
 
 SUITE = Path(ROOT) / "harness" / "suite"
 LAUNCH = pytest.StashKey[Launch]()
@@ -142,15 +143,15 @@ def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -
             _share(config, options)
         else:
             config.stash[LAUNCH] = Launch(options)
-    except (UnknownBackend, OSError) as error:
+    except (UserError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def _share(config: pytest.Config, options: Options) -> None:
     """Under ``-n`` pytest-xdist's processes run the cells. What is wrong for all of them is said once, here."""
-    from harness import expectations
-    from harness.bundle import Bundle, BundleError
-    from harness.launch import selected
+    from harness.core.bundle import Bundle
+    from harness.run import expectations
+    from harness.run.launch import selected
 
     if options.resume or options.reuse:
         raise pytest.UsageError("--resume and --reuse take up the rows of one process; leave -n out")
@@ -159,7 +160,7 @@ def _share(config: pytest.Config, options: Options) -> None:
         for selector in selected(options):
             if selector.folder is None:
                 expectations.load(selector.module.rpartition(".")[2])
-    except (BundleError, expectations.ExpectationError) as error:
+    except UserError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[SHARED] = (options, [])
 
@@ -180,7 +181,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    from harness.outcome import Outcome
+    from harness.run.outcome import Outcome
 
     sent = getattr(node, "workeroutput", {}).get("conformance")
     if sent is not None and SHARED in node.config.stash:
@@ -194,14 +195,13 @@ def _reaches_suite(config: pytest.Config, paths: list[str]) -> bool:
 
 
 def _campaign(config: pytest.Config) -> "Campaign | None":
-    from harness.bundle import BundleError
-    from harness.campaign import Campaign
-    from harness.expectations import ExpectationError
+
+    from harness.run.campaign import Campaign
 
     if CAMPAIGN not in config.stash and PROBLEM not in config.stash and LAUNCH in config.stash:
         try:
             config.stash[CAMPAIGN] = Campaign(config.stash[LAUNCH])
-        except (BundleError, ExpectationError, UnknownBackend, OSError) as error:
+        except (UserError, OSError) as error:
             # Raised while collecting, it would be one broken test file among others; collection_modifyitems ends the run.
             config.stash[PROBLEM] = str(error)
     return config.stash.get(CAMPAIGN, None)
@@ -234,11 +234,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if session.config.option.collectonly:
         return
-    from harness.rows import RowsError
 
     try:
         running.only(filter(None, map(_question, session.items)))
-    except RowsError as error:
+    except UserError as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(
@@ -268,7 +267,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _outcome(config: pytest.Config) -> "tuple[Options, Outcome] | None":
     """Of this process's run, or of the parts that others ran."""
-    from harness.outcome import joined
+    from harness.run.outcome import joined
 
     if CAMPAIGN in config.stash:
         return config.stash[CAMPAIGN].options, config.stash[CAMPAIGN].outcome()
@@ -297,7 +296,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     ended = _outcome(config)
     if ended is None:
         return
-    from harness.rows import read
+    from harness.core.rowfiles import read
     from reports import matrix, matrix_page
 
     options, outcome = ended
@@ -321,8 +320,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def conclude(row: "Row") -> None:
     """Tell pytest: return, skip, xfail, or fail with the explanation."""
-    from harness.failure import describe
-    from harness.judge import verdict
+    from conform.failure import describe
+    from harness.core import verdict
 
     outcome = verdict.STATUSES[row.status].outcome
     if outcome == "skip":

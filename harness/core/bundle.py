@@ -33,6 +33,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from backends.contract import Part, Port
+from harness.core.errors import UserError
 
 SCHEMA = 2
 """2 has static graphs; what is read of a bundle of 1 is the same."""
@@ -42,10 +43,6 @@ PART_ORDER = ("encoder", "first", "step")
 SMALL = 64 << 20
 """Bytes of mapped arrays that a box can spare: mapping them again and again would cost more than holding them."""
 KV_NAME = re.compile(r"(?:past_key_values|present)\.(\d+)\.(decoder|encoder)\.(key|value)\Z")
-
-
-class BundleError(Exception):
-    """A bundle that cannot be trusted or read: one line that says what, where, and what to do."""
 
 
 class KV(NamedTuple):
@@ -184,7 +181,7 @@ def file_hash(path: str) -> str:
 
 
 class Bundle:
-    """An opened bundle. Raises BundleError for a damaged, foreign, newer or unsafe one; see the module's table."""
+    """An opened bundle. Raises UserError for a damaged, foreign, newer or unsafe one; see the module's table."""
 
     def __init__(self, path: str, verify: bool = True) -> None:
         self.path = os.path.abspath(path)
@@ -193,15 +190,15 @@ class Bundle:
             self._fill(manifest)
             if verify:
                 self.verify()
-        except BundleError:
+        except UserError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._error(f"manifest.json does not say what schema {SCHEMA} asks for ({error!r})") from error
 
     def _error(
         self, what: str, remedy: str = "copy the bundle again, or record it anew with `conform record`"
-    ) -> BundleError:
-        return BundleError(f"bundle {self.path}: {what}; {remedy}")
+    ) -> UserError:
+        return UserError(f"bundle {self.path}: {what}; {remedy}")
 
     def _read_manifest(self) -> Dict[str, Any]:
         place = os.path.join(self.path, MANIFEST)
@@ -272,7 +269,7 @@ class Bundle:
         return f"{self.name}@{self.hash[:12]}"
 
     def verify(self) -> int:
-        """Check size, kind and hash of every file. Returns the bytes read; raises BundleError at the first wrong."""
+        """Check size, kind and hash of every file. Returns the bytes read; raises UserError at the first wrong."""
         # Imported here, because a worker trusts its host and starts sooner without.
         from concurrent.futures import ThreadPoolExecutor
 

@@ -4,11 +4,10 @@ import textwrap
 
 from tabulate import tabulate
 
-from harness import envs
-from harness.launch import EMBEDDED
-from harness.replay import select
-from harness.replay.host import Found, Limits, Worker
-from harness.rows import is_simulated
+from harness.core import selectors
+from harness.run import envs
+from harness.run.launch import EMBEDDED
+from harness.run.process import Found, Limits, Worker
 
 DEPTHS = {"parse": "parsed", "build": "built", "load": "built", "run": "ran"}
 """A backend's deepest stage, as a cell shows it."""
@@ -19,7 +18,7 @@ def page(python: str | None) -> str:
     """A table of every backend, then what keeps each from running, with the line that helps. ``python``: the interpreter to
     look in; without one this one, and the newest of its own environments for what is not in this one."""
     table, notes = [], []
-    for name in select.names():
+    for name in selectors.names():
         found = _ask(name, python)
         if found.absent and python is None:
             made = [entry for entry in envs.registry() if entry.backend == name and entry.made]
@@ -28,7 +27,7 @@ def page(python: str | None) -> str:
                 found = _ask(name, str(made[-1].interpreter))
         head = f"{name} is absent" if found.absent else f"{name} cannot be used"
         if found.probe:
-            depth = "simulated" if is_simulated(found.probe.device) else DEPTHS[found.depth]
+            depth = "simulated" if found.probe.execution == "simulator" else DEPTHS[found.depth]
             table.append([name, "present", found.probe.version, f"{found.probe.device} {found.probe.precision}", depth])
             head = f"{name} is {depth}, and goes no deeper"
         else:
@@ -43,7 +42,7 @@ def page(python: str | None) -> str:
 
 
 def _ask(name: str, python: str | None) -> Found:
-    worker = Worker(str(EMBEDDED), select.parse(name), Limits(), python)
+    worker = Worker(str(EMBEDDED), selectors.parse(name), Limits(), python)
     try:
         return worker.probe()
     finally:

@@ -9,10 +9,9 @@ from datetime import date
 from pathlib import Path
 
 from backends.contract import LAYOUTS
-from harness import commands
-from harness.bundle import BundleError
-from harness.cell import count, span
-from harness.rows import RowsError
+from conform import commands
+from harness.core.arguments import count, span
+from harness.core.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read, such as head, has seen enough; no verdict was said to the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (BundleError, RowsError, OSError, commands.BadInput) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from typing import List, Sequence, Tuple
 import numpy as np
 
 from backends.contract import Part
-from harness.bundle import Batch, Graph, kv_of
+from harness.core.bundle import Batch, Graph, kv_of
 
 HOSTILE = 32.0
 

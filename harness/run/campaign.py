@@ -11,18 +11,19 @@ from functools import cached_property
 from typing import NamedTuple
 
 from backends.contract import Probe
-from harness import envs, expectations, preflight, reuse
-from harness.bundle import Bundle, BundleError, Graph
-from harness.judge import verdict
-from harness.launch import EMBEDDED, Launch, cores, shares
-from harness.outcome import Outcome
-from harness.replay import select
+from harness.core import selectors, verdict
+from harness.core.bundle import Bundle, Graph
+from harness.core.errors import UserError
+from harness.core.rowfiles import Writer, read
+from harness.core.rows import Row, named, seen_status
 from harness.replay.cell import NUMERIC, identify, name_cell
-from harness.replay.host import Found, Worker
 from harness.replay.trace import CHECKS as FORCED
 from harness.replay.worker import surroundings
-from harness.rows import Row, Writer, is_fake, named, read, seen_status
-from harness.text import Scorer, complete
+from harness.run import envs, expectations, preflight, reuse
+from harness.run.launch import EMBEDDED, Launch, cores, shares
+from harness.run.outcome import Outcome
+from harness.run.process import Found, Worker
+from harness.run.text import Scorer, complete
 
 
 class Question(NamedTuple):
@@ -47,7 +48,7 @@ class Question(NamedTuple):
 class Target:
     """One asked-for backend: its worker, what was found, what is expected of it, and how much it has compared."""
 
-    selector: select.Selector
+    selector: selectors.Selector
     worker: Worker
     found: Found
     expected: list[expectations.Expectation] = field(default_factory=list)
@@ -62,14 +63,14 @@ class Campaign:
     """Ask it questions; it replays, judges, retries and writes. Close it at the end."""
 
     def __init__(self, launch: Launch) -> None:
-        """Open the bundle and see what is here. Raises BundleError and ExpectationError; the workers are then stopped."""
+        """Open the bundle and see what is here. Raises UserError and UserError; the workers are then stopped."""
         self.options = launch.options
         self.targets: list[Target] = []
         try:
             self.bundle = Bundle(str(self.options.bundle))
             self.graphs = [graph for graph in self.bundle.graphs if self._wanted(graph)]
             if not self.graphs:
-                raise BundleError(f"{self.bundle.short} has no such graph; {self._offer()}")
+                raise UserError(f"{self.bundle.short} has no such graph; {self._offer()}")
             self._scorer, self._scoring = Scorer(self.bundle), threading.Lock()
             with ThreadPoolExecutor(cores() + 1) as pool:
                 sources = pool.submit(reuse.sources)
@@ -96,7 +97,7 @@ class Campaign:
         self._broken: BaseException | None = None
         self._stopping = False
 
-    def _add(self, selector: select.Selector, worker: Worker, found: Found) -> None:
+    def _add(self, selector: selectors.Selector, worker: Worker, found: Found) -> None:
         expected = expectations.load(selector.module.rpartition(".")[2]) if selector.folder is None else []
         target = Target(selector, worker, as_asked(selector, found), expected)
         same = [one for one in self.targets if one.selector.name == selector.name and one.probe == target.probe]
@@ -158,7 +159,7 @@ class Campaign:
         return sorted(asked, key=lambda one: one.check == "cost") if self.side_by_side else asked
 
     def only(self, questions: Iterable[Question]) -> None:
-        """Say which questions were selected, and begin. Raises OSError when no row can be written, and RowsError when an
+        """Say which questions were selected, and begin. Raises OSError when no row can be written, and UserError when an
         earlier run's cannot be read."""
         for question in questions:
             self._asked.setdefault(question.cell, set()).add(question.check)
@@ -295,7 +296,7 @@ class Campaign:
 
     def _name(self, row: Row, target: Target, graph: Graph | None) -> Row:
         """Fill in whose row it is and what was expected."""
-        row.backend = row.runtime = target.selector.name
+        row.backend, row.runtime = target.selector.name, target.selector.name.split(":")[0]
         row.bundle = self.bundle.short
         row.command = f"pytest --backend={target.selector.text}"
         if graph is not None and target.probe is not None:
@@ -320,7 +321,7 @@ class Campaign:
                 self.writer.write(row)
 
     def _count(self, row: Row, target: Target) -> None:
-        evidence = row.check in verdict.OF_PYTORCH and not is_fake(row.version)  # a fake compares nothing
+        evidence = row.check in verdict.OF_PYTORCH and not row.fake  # a fake compares nothing
         target.compared += row.compared if evidence else 0
         self.rows.append(row)
 
@@ -420,7 +421,7 @@ def _why(missing: dict[str, str]) -> str:
     return f"{missing['reason']}; {missing['remedy']}"
 
 
-def as_asked(selector: select.Selector, found: Found) -> Found:
+def as_asked(selector: selectors.Selector, found: Found) -> Found:
     """A version that was asked for and is not the one found is absent."""
     if found.probe is None or selector.version is None:
         return found
@@ -431,13 +432,13 @@ def as_asked(selector: select.Selector, found: Found) -> Found:
     try:
         envs.matching(name)
         first = ""
-    except select.UnknownBackend:
+    except UserError:
         first = "put a line for it into backends/envs.toml, then "
     remedy = f"{first}conform envs create {name}, or give the interpreter that has it with --backend-python"
     return Found(absent={"reason": reason, "remedy": remedy})
 
 
-def not_here(selector: select.Selector, found: Found) -> Row:
+def not_here(selector: selectors.Selector, found: Found) -> Row:
     """The one row of a backend that cannot be asked anything."""
     if found.absent:
         return Row("probe", "ABSENT", "probe", message=_why(found.absent), version=selector.version or "")

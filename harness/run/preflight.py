@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from backends.contract import Part, Port
-from harness import onnx_proto
-from harness.bundle import PLAIN_NAME, Bundle, Graph
-from harness.judge import verdict
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.bundle import PLAIN_NAME, Bundle, Graph
+from harness.core.rows import Row
+from harness.run import onnx_proto
 
 PORTABLE = ("", "ai.onnx")
 BLAME = {"tokenizer": "do not spell their text", "golden": "the golden holds NaN"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.replay.host import Limits, Worker
-from harness.replay.select import ROOT, Selector, parse
+from harness.core.selectors import ROOT, Selector, parse
+from harness.run.process import Limits, Worker
 
 # numpy's OpenBLAS threads spin for some 30 ms when they are made, on the core that another process imports on.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
@@ -52,7 +52,7 @@ class Options:
 class Launch:
     """The selected backends' workers; as many as there are cores are starting.
 
-    Raises UnknownBackend, and OSError for an interpreter that is not there.
+    Raises UserError, and OSError for an interpreter that is not there.
     """
 
     def __init__(self, options: Options) -> None:
@@ -78,7 +78,7 @@ class Launch:
 
 
 def selected(options: Options) -> list[Selector]:
-    """What ``--backend`` names, each once. Raises UnknownBackend."""
+    """What ``--backend`` names, each once. Raises UserError."""
     return list(dict.fromkeys(one for text in options.backends for one in _versions(parse(text))))
 
 
@@ -101,7 +101,7 @@ def shares(count: int) -> list[frozenset[int]]:
 def _versions(selector: Selector) -> list[Selector]:
     if selector.version is None:  # the registry of versions need not be read
         return [selector]
-    from harness import envs
+    from harness.run import envs
 
     return envs.expand(selector)
 
@@ -109,6 +109,6 @@ def _versions(selector: Selector) -> list[Selector]:
 def _interpreter(selector: Selector) -> str | None:
     if selector.version is None:
         return None
-    from harness import envs
+    from harness.run import envs
 
     return envs.interpreter(selector)

@@ -1,7 +1,7 @@
 """Operator columns: ONNX's node tests of an operator, opset by opset, through the adapters and workers that cells use.
 
 One row an operator, opset and runtime: check ``operator``, cell ``ort@1.32.0/cpu/operator/GatherElements/fp32/op12``. What
-a test of an opset is, ``harness.node_tests`` says; where there is none, there is no row. A row is its worst test. Rows
+a test of an opset is, ``harness.run.node_tests`` says; where there is none, there is no row. A row is its worst test. Rows
 already in the results, of the same runtime version, collection and box, stand for another run.
 """
 
@@ -15,17 +15,18 @@ from functools import cached_property
 from pathlib import Path
 
 from backends.contract import Probe
-from harness import envs, preflight
-from harness.bundle import Bundle
-from harness.campaign import as_asked, not_here
-from harness.cell import Cell
-from harness.judge import verdict
-from harness.launch import EMBEDDED
-from harness.node_tests import Collection, NodeTest, nodes
-from harness.replay import select
-from harness.replay.host import Found, Limits, Worker
+from harness.core import selectors, verdict
+from harness.core.bundle import Bundle
+from harness.core.cell import Cell
+from harness.core.errors import UserError
+from harness.core.rowfiles import Writer, box_name
+from harness.core.rows import Row
 from harness.replay.job import one_line
-from harness.rows import Row, Writer, box_name
+from harness.run import envs, preflight
+from harness.run.campaign import as_asked, not_here
+from harness.run.launch import EMBEDDED
+from harness.run.node_tests import Collection, NodeTest, nodes
+from harness.run.process import Found, Limits, Worker
 
 EXPORTER = "operator"
 """What stands for the exporter in the cell of an operator; the operator's name stands for the layout."""
@@ -63,7 +64,7 @@ def runtimes(rows: Iterable[Row]) -> list[str]:
 
 def _selector(backend: str, version: str) -> str:
     name, colon, provider = backend.partition(":")
-    return f"{name}@{version}{colon}{provider}" if name in select.names() else backend
+    return f"{name}@{version}{colon}{provider}" if name in selectors.names() else backend
 
 
 class Columns:
@@ -94,11 +95,11 @@ class Columns:
         return "writer" in vars(self)
 
     def fill(self) -> None:
-        """Run what is missing, runtime after runtime. Raises UnknownBackend for one that was asked for."""
+        """Run what is missing, runtime after runtime. Raises UserError for one that was asked for."""
         for text in self.selectors:
             try:
-                asked = envs.expand(select.parse(text))
-            except select.UnknownBackend as error:
+                asked = envs.expand(selectors.parse(text))
+            except UserError as error:
                 if self.wish.backends:
                     raise
                 self.say(f"{text}: not run here: {error}")
@@ -107,7 +108,7 @@ class Columns:
                 self._fill(selector)
         self._finished = True
 
-    def _fill(self, selector: select.Selector) -> None:
+    def _fill(self, selector: selectors.Selector) -> None:
         worker = Worker(str(EMBEDDED), selector, self.wish.limits, envs.interpreter(selector))
         try:
             found = as_asked(selector, worker.probe())
@@ -118,7 +119,7 @@ class Columns:
         finally:
             worker.stop()
 
-    def _run_missing(self, selector: select.Selector, worker: Worker, probe: Probe) -> None:
+    def _run_missing(self, selector: selectors.Selector, worker: Worker, probe: Probe) -> None:
         cells = [
             Cell(selector.name, probe.version, probe.device, EXPORTER, operator, probe.precision, opset)
             for operator in self.wish.operators
@@ -137,7 +138,7 @@ class Columns:
                 self._run(selector, worker, cell, folder)
                 self._known.add((str(cell), box_name()))
 
-    def _unavailable(self, selector: select.Selector, found: Found) -> None:
+    def _unavailable(self, selector: selectors.Selector, found: Found) -> None:
         """Nothing to run it on. Asked for by name, that is an answer; known from rows of another box, it is a remark."""
         row = not_here(selector, found)
         self.say(f"{selector.text}: not run here: {row.message}")
@@ -147,7 +148,7 @@ class Columns:
             row.command = self._command(selector.text)
             self.writer.write(row)
 
-    def _run(self, selector: select.Selector, worker: Worker, cell: Cell, folder: str) -> None:
+    def _run(self, selector: selectors.Selector, worker: Worker, cell: Cell, folder: str) -> None:
         began = time.perf_counter()
         tests = self.tests.tests(cell.layout, cell.opset)
         row = conclude(tests, [self._answer(worker, test, cell.opset, folder) for test in tests])

@@ -2,7 +2,7 @@
 
 import math
 
-from harness.rows import Row
+from harness.core.rows import Row
 
 
 def describe(row: Row) -> str:

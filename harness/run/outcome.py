@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness.judge import verdict
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.rows import Row
 
 
 @dataclass

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backends.contract import LAYOUTS
-from harness.bundle import Bundle
-from harness.judge import verdict
-
-
-class BadInput(Exception):
-    """One line that says what, where, and what to do."""
+from harness.core import verdict
+from harness.core.bundle import Bundle
+from harness.core.errors import UserError
 
 
 def compact(options: argparse.Namespace) -> int:
@@ -32,21 +29,23 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def gate(options: argparse.Namespace) -> int:
-    from harness.launch import EMBEDDED
+    from harness.run.launch import EMBEDDED
     from reports import gate, ruling
-    from reports.policy import PolicyError, find, load
+    from reports.policy import find, load
 
     bundle = options.bundle or EMBEDDED
     try:
         policy = load(find(options.policy))
-    except PolicyError as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     if policy.cost and not options.baseline:
-        raise BadInput(
+        raise UserError(
             f"policy {policy.name} has budgets of cost; give what they are measured by with --baseline RESULTS"
         )
     if options.good and Path(options.results).is_file():
-        raise BadInput(f"{options.results}: is one run of a night; give the folder, or DIR@NIGHT, to name a good night")
+        raise UserError(
+            f"{options.results}: is one run of a night; give the folder, or DIR@NIGHT, to name a good night"
+        )
     results = gate.read(options.results, bundle)
     found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
     print("\n".join(ruling.lines(found)))
@@ -70,29 +69,27 @@ def _show(page: str, out: Path | None) -> None:
 
 
 def explain(options: argparse.Namespace) -> int:
-    from harness.cell import Cell
-    from harness.explain import cell_again, page
-    from harness.launch import EMBEDDED
-    from harness.replay.select import UnknownBackend
+    from conform.explain import cell_again, page
+    from harness.core.cell import Cell
+    from harness.run.launch import EMBEDDED
 
     try:
         rows = cell_again(Cell.parse(options.cell), options.bundle or EMBEDDED, options.backend_python)
-    except (ValueError, UnknownBackend) as error:
-        raise BadInput(str(error)) from error
+    except (ValueError, UserError) as error:
+        raise UserError(str(error)) from error
     print(page(rows))
     return verdict.exit_code((row.status, row.compared * (row.check in verdict.OF_PYTORCH)) for row in rows)
 
 
 def expectations(options: argparse.Namespace) -> int:
-    from harness import expect
-    from harness.expectations import ExpectationError
-    from harness.rows import newest
+    from conform import proposals as expect
+    from harness.core.rows import newest
     from reports.folders import read_all
 
     try:
         changes = expect.proposals(newest(row for _, row in read_all(options.results)))
-    except ExpectationError as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     for place, (old, new) in changes.items():
         print(expect.diff(place, old, new), end="")
         if options.update:
@@ -106,13 +103,13 @@ def expectations(options: argparse.Namespace) -> int:
 
 def record(options: argparse.Namespace) -> int:
     try:
-        from harness.golden import RecordError, record
+        from harness.golden import record
     except ImportError as error:
-        raise BadInput(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
+        raise UserError(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
     old = None
     if options.against is not None:
         if options.against.resolve() == options.out.resolve():
-            raise BadInput(f"--against {options.against}: is what --out replaces; copy the old bundle first")
+            raise UserError(f"--against {options.against}: is what --out replaces; copy the old bundle first")
         old = Bundle(str(options.against))
     try:
         layouts = [options.layout] if options.layout else LAYOUTS
@@ -122,8 +119,8 @@ def record(options: argparse.Namespace) -> int:
             traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
             overwrite=options.overwrite,
         )  # fmt: skip
-    except RecordError as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     print(f"{options.out}: bundle {digest[:12]}; replay it with pytest --backend=ort --bundle={options.out}")
     if old is None:
         return 0
@@ -134,9 +131,9 @@ def record(options: argparse.Namespace) -> int:
 
 def exporters(options: argparse.Namespace) -> int:
     try:
-        from harness.golden import RecordError, exporters
+        from harness.golden import exporters
     except ImportError as error:
-        raise BadInput(f"exporting needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
+        raise UserError(f"exporting needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
     from reports import matrix, matrix_page
 
     try:
@@ -145,18 +142,18 @@ def exporters(options: argparse.Namespace) -> int:
             exporters=options.exporter.split(","), wanted=options.opset or exporters.OPSETS,
             layouts=[options.layout] if options.layout else ["split", "unified"], silence=options.timeout,
         )  # fmt: skip
-    except RecordError as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     print(matrix_page.terminal(matrix.build(rows)))
     return verdict.exit_code((row.status, row.compared) for row in rows)
 
 
 def backends(options: argparse.Namespace) -> int:
-    from harness import here
+    from conform import here
 
     python = options.backend_python
     if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
-        raise BadInput(f"--backend-python {python}: no such interpreter; give the path of a python")
+        raise UserError(f"--backend-python {python}: no such interpreter; give the path of a python")
     print(here.page(python))
     return 0
 
@@ -165,15 +162,14 @@ def envs(options: argparse.Namespace) -> int:
     from tabulate import tabulate
     from tqdm import tqdm
 
-    from harness import envs
-    from harness.replay.select import UnknownBackend
+    from harness.run import envs
 
     if not options.names and options.action != "list":
-        raise BadInput(f"conform envs {options.action}: name what to {options.action}, e.g. ort@1.10, or all")
+        raise UserError(f"conform envs {options.action}: name what to {options.action}, e.g. ort@1.10, or all")
     try:
         entries = list(dict.fromkeys(entry for name in options.names or ["all"] for entry in envs.matching(name)))
-    except UnknownBackend as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     if options.action == "list":
         table = [
             [
@@ -194,29 +190,29 @@ def envs(options: argparse.Namespace) -> int:
             continue
         try:
             tqdm.write(envs.create(entry))
-        except envs.EnvError as error:
+        except UserError as error:
             failed = True
             tqdm.write(f"{error}; it stays ABSENT")
     return int(failed)
 
 
 def matrix(options: argparse.Namespace) -> int:
-    from harness.launch import EMBEDDED
-    from harness.merge import completed, unanswered
+    from harness.run.complete import completed, unanswered
+    from harness.run.launch import EMBEDDED
     from reports import matrix, matrix_page, platforms
     from reports.folders import read_all
 
     if options.ops is not None:
         return operators(options)
     if options.backend or options.opset or options.again:
-        raise BadInput("--backend, --opset and --again say what --ops runs; add --ops=graph, or leave them out")
+        raise UserError("--backend, --opset and --again say what --ops runs; add --ops=graph, or leave them out")
     rows = completed(read_all(options.results), options.bundle or EMBEDDED)
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
     made = matrix.build(rows)
     if options.table == "platforms":
         if options.format not in ("terminal", "md"):
-            raise BadInput(f"--format {options.format}: the table of platforms is terminal or md")
+            raise UserError(f"--format {options.format}: the table of platforms is terminal or md")
         page = platforms.table(rows, "simple" if options.format == "terminal" else "github")
     elif options.format == "md" and options.out:
         page = matrix_page.markdown(made, _links(options.results, options.out))
@@ -229,9 +225,8 @@ def matrix(options: argparse.Namespace) -> int:
 def operators(options: argparse.Namespace) -> int:
     import difflib
 
-    from harness import node_tests, operators
-    from harness.launch import EMBEDDED
-    from harness.replay.select import UnknownBackend
+    from harness.run import node_tests, operators
+    from harness.run.launch import EMBEDDED
     from reports import matrix, matrix_page
     from reports.folders import filled, read_all
 
@@ -245,18 +240,18 @@ def operators(options: argparse.Namespace) -> int:
     used = operators.used_by(Bundle(str(options.bundle or EMBEDDED))) if "graph" in named else []
     wanted = list(dict.fromkeys([name for name in named if name != "graph"] + used))
     if not wanted:
-        raise BadInput("--ops= names no operator; give some, e.g. --ops=GatherElements, or --ops=graph")
+        raise UserError("--ops= names no operator; give some, e.g. --ops=GatherElements, or --ops=graph")
     tests = node_tests.collection(wanted, say)
     for name in named:
         if name not in (*tests.operators, *used, "graph"):
             near = difflib.get_close_matches(name, tests.operators, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise BadInput(f"--ops: no node test of {name!r} in {tests.name}{hint}")
+            raise UserError(f"--ops: no node test of {name!r} in {tests.name}{hint}")
     opsets = [opset for opset in tests.opsets if options.opset is None or opset in options.opset]
     if not opsets:
-        raise BadInput(f"--opset: {tests.name} has opsets {tests.opsets[0]}-{tests.opsets[-1]}")
+        raise UserError(f"--opset: {tests.name} has opsets {tests.opsets[0]}-{tests.opsets[-1]}")
     if options.results[0].is_file():
-        raise BadInput(f"{options.results[0]}: rows are added to the first of RESULTS; give a folder")
+        raise UserError(f"{options.results[0]}: rows are added to the first of RESULTS; give a folder")
     wish = operators.Wish(options.results, wanted, opsets, names(options.backend), options.again)
     # Runtimes that are asked for by name need no rows to be found in.
     needed = not wish.backends or any(map(filled, options.results))
@@ -264,13 +259,13 @@ def operators(options: argparse.Namespace) -> int:
     columns = operators.Columns(wish, tests, known, say)
     try:
         columns.fill()
-    except UnknownBackend as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     finally:
         columns.close()
     rows = operators.shown((row for _, row in read_all(options.results)), wish)
     if not rows:
-        raise BadInput("no rows of these operators, and no runtime of RESULTS is here; name one with --backend")
+        raise UserError("no rows of these operators, and no runtime of RESULTS is here; name one with --backend")
     for line in operators.gaps(tests, wanted, opsets):
         say(f"note: {line}")
     if columns.wrote:
@@ -288,15 +283,15 @@ def _links(places: Sequence[Path], page: Path) -> dict[str, str]:
 def report(options: argparse.Namespace) -> int:
     from datetime import datetime, timezone
 
-    from harness.launch import EMBEDDED
+    from harness.run.launch import EMBEDDED
 
     try:
         from reports import site
     except ImportError as error:
-        raise BadInput(f"the report needs its libraries ({error}); pip install -e '.[reports]'") from error
+        raise UserError(f"the report needs its libraries ({error}); pip install -e '.[reports]'") from error
     try:
         now = datetime.now(timezone.utc)
         print(site.write(options.results, options.out, options.bundle or EMBEDDED, options.stale_days, now))
-    except site.SiteError as error:
-        raise BadInput(str(error)) from error
+    except UserError as error:
+        raise UserError(str(error)) from error
     return 0

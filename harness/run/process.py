@@ -9,13 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence
+from typing import Any
 
 from backends.contract import Probe
-from harness.replay import select
-from harness.replay.memory import resident
-from harness.rows import Row, from_dict
+from harness.core import selectors
+from harness.core.errors import UserError
+from harness.core.memory import resident
+from harness.core.rows import Row, from_dict
 
 TICK = 0.2
 TAIL = 2000
@@ -37,11 +39,11 @@ class Found:
     ``surroundings``: its interpreter, packages and processor, in words.
     """
 
-    probe: Optional[Probe] = None
-    absent: Optional[Dict[str, str]] = None
-    failure: Optional[Row] = None
+    probe: Probe | None = None
+    absent: dict[str, str] | None = None
+    failure: Row | None = None
     depth: str = "run"
-    missing: Optional[Dict[str, str]] = None
+    missing: dict[str, str] | None = None
     surroundings: str = ""
 
 
@@ -56,23 +58,23 @@ class Died(Exception):
 class Worker:
     """Runs one backend in a process of its own. ``python`` is the interpreter that has the runtime."""
 
-    def __init__(self, bundle: str, selector: select.Selector, limits: Limits, python: Optional[str] = None) -> None:
+    def __init__(self, bundle: str, selector: selectors.Selector, limits: Limits, python: str | None = None) -> None:
         self.bundle = bundle
         self.selector = selector
         self.limits = limits
         self.python = python or sys.executable
-        self.share: FrozenSet[int] = frozenset()
+        self.share: frozenset[int] = frozenset()
         """Processors that the worker may use while others run beside it; empty: all. For the next start."""
-        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._log: Any = None
-        self._found: Optional[Found] = None
+        self._found: Found | None = None
 
     def start(self) -> None:
         """Start the process without waiting for it, so that imports overlap with the host's own work."""
         if self._process is not None:
             return
-        paths = [select.ROOT] + ([self.selector.folder] if self.selector.folder else [])
+        paths = [selectors.ROOT] + ([self.selector.folder] if self.selector.folder else [])
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         self._buffer = b""
@@ -83,13 +85,13 @@ class Worker:
         if self.share and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self.share)
 
-    def _command(self) -> List[str]:
+    def _command(self) -> list[str]:
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
         """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered.
 
-        Raises UnknownBackend for a mode that the adapter does not have.
+        Raises UserError for a mode that the adapter does not have.
         """
         if self._found is None:
             self._found = self._greet()
@@ -111,7 +113,7 @@ class Worker:
             return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
         if "unknown" in said:
             self.stop()
-            raise select.UnknownBackend(said["unknown"])
+            raise UserError(said["unknown"])
         if "absent" in said:
             self.stop()
             return Found(absent=said["absent"])
@@ -125,7 +127,7 @@ class Worker:
         )
 
     def replay(
-        self, graph: str, checks: Sequence[str], series: str, options: Dict[str, Any], alone: bool = True
+        self, graph: str, checks: Sequence[str], series: str, options: dict[str, Any], alone: bool = True
     ) -> Iterator[Row]:
         """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
         if self.share:  # some runtimes do not look at what they may use
@@ -133,15 +135,15 @@ class Worker:
         request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
         return self._ask(request, checks)
 
-    def run_test(self, test: Dict[str, str]) -> Row:
+    def run_test(self, test: dict[str, str]) -> Row:
         """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""
         (row,) = self._ask({"test": test}, ["operator"])
         return row
 
-    def _ask(self, request: Dict[str, Any], checks: Sequence[str]) -> Iterator[Row]:
+    def _ask(self, request: dict[str, Any], checks: Sequence[str]) -> Iterator[Row]:
         """The rows that answer. When the worker dies, the checks not yet answered say how; the next call starts a new
         one."""
-        left: List[str] = list(checks)
+        left: list[str] = list(checks)
         finished = False
         try:
             if self._process is None:
@@ -166,7 +168,7 @@ class Worker:
             if not finished:  # the caller left in mid-cell: what is still to come must not answer the next question
                 self.stop()
 
-    def _send(self, request: Dict[str, Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -175,7 +177,7 @@ class Worker:
         except OSError as error:
             raise self._died() from error
 
-    def _read(self) -> Dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         """The next answer that is not a bare beat. Raises Died."""
         assert self._process is not None
         assert self._process.stdout is not None
@@ -186,7 +188,7 @@ class Worker:
             if newline:
                 self._buffer = rest
                 try:
-                    said: Dict[str, Any] = json.loads(line)
+                    said: dict[str, Any] = json.loads(line)
                     if "row" in said:
                         said["row"] = from_dict(said["row"])
                 except (ValueError, TypeError, AttributeError) as error:

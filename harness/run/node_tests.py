@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from harness import preflight
 from harness.judge.equal import difference
+from harness.run import preflight
 
 FORMAT = 1
 OLDEST = 9

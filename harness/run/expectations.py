@@ -13,9 +13,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from backends.contract import LAYOUTS
-from harness.judge import verdict
-from harness.replay.select import ROOT
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.errors import UserError
+from harness.core.rows import Row
+from harness.core.selectors import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,10 +25,6 @@ else:
 
 REQUIRED = {"checks", "status", "reason", "link"}
 OPTIONAL = {"version", "opset", "layout", "device", "step"}
-
-
-class ExpectationError(Exception):
-    """A file of expectations that is not understood: one line that says what, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Expectation:
 
 
 def load(backend: str) -> list[Expectation]:
-    """The expectations of one adapter; none when it has no file. Raises ExpectationError."""
+    """The expectations of one adapter; none when it has no file. Raises UserError."""
     place = os.path.join(ROOT, "backends", "expectations", f"{backend}.toml")
     if not os.path.exists(place):
         return []
@@ -76,12 +73,12 @@ def load(backend: str) -> list[Expectation]:
         with open(place, "rb") as stream:
             entries = tomllib.load(stream)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExpectationError(f"{place}: not TOML ({error}); mend or delete the file") from error
+        raise UserError(f"{place}: not TOML ({error}); mend or delete the file") from error
     if set(entries) - {"expect"}:
-        raise ExpectationError(f"{place}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
+        raise UserError(f"{place}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
     listed = entries.get("expect", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise ExpectationError(f"{place}: expect is no list of tables; entries are [[expect]]")
+        raise UserError(f"{place}: expect is no list of tables; entries are [[expect]]")
     return [_entry(place, number, entry) for number, entry in enumerate(listed, 1)]
 
 
@@ -92,7 +89,7 @@ def _entry(place: str, number: int, entry: Any) -> Expectation:
         word = (
             f"lacks {', '.join(sorted(missing))}" if missing else f"has the unknown word {', '.join(sorted(unknown))}"
         )
-        raise ExpectationError(f"{where} {word}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
+        raise UserError(f"{where} {word}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
     steps = entry.get("step", [])
     steps = steps if isinstance(steps, list) else [steps]
     words = [entry[name] for name in entry if name not in ("checks", "step")]
@@ -101,12 +98,12 @@ def _entry(place: str, number: int, entry: Any) -> Expectation:
         or not all(isinstance(word, str) for word in (*words, *entry["checks"]))
         or not all(isinstance(step, int) for step in steps)
     ):
-        raise ExpectationError(f"{where}: checks is a list of words, step a number or a list, all else is text")
+        raise UserError(f"{where}: checks is a list of words, step a number or a list, all else is text")
     if entry.get("layout", "split") not in LAYOUTS:
-        raise ExpectationError(f"{where}: unknown layout {entry['layout']!r}; layouts are {', '.join(LAYOUTS)}")
+        raise UserError(f"{where}: unknown layout {entry['layout']!r}; layouts are {', '.join(LAYOUTS)}")
     bad = [check for check in entry["checks"] if check not in verdict.CHECKS]
     if bad or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
-        raise ExpectationError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
+        raise UserError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
     fields = dict(entry, checks=tuple(entry["checks"]))
     fields.pop("step", None)
     fields["steps"] = tuple(steps)
@@ -119,7 +116,7 @@ def _entry(place: str, number: int, entry: Any) -> Expectation:
             if not fields["opset"]:
                 raise ValueError(f"opset {entry['opset']!r} is an empty range")
     except (InvalidSpecifier, ValueError) as error:
-        raise ExpectationError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
     return Expectation(**fields)
 
 

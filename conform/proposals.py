@@ -8,10 +8,10 @@ from typing import Any
 
 import tomlkit
 
-from harness import expectations
-from harness.judge import verdict
-from harness.replay.select import ROOT, names
-from harness.rows import Row
+from harness.core import verdict
+from harness.core.rows import Row
+from harness.core.selectors import ROOT, names
+from harness.run import expectations
 
 FOLDER = Path(ROOT) / "backends" / "expectations"
 

@@ -8,13 +8,10 @@ import sys
 from typing import List, NamedTuple, Optional
 
 from backends.contract import Backend
+from harness.core.errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:@(?P<version>[\w.]+))?(?::(?P<provider>\w+))?\Z")
-
-
-class UnknownBackend(Exception):
-    """No such adapter: one line with the names that exist."""
 
 
 class Selector(NamedTuple):
@@ -45,7 +42,7 @@ def spelled(text: str) -> str:
 
 
 def parse(text: str) -> Selector:
-    """Raises UnknownBackend, with the nearest names, for what is neither form."""
+    """Raises UserError, with the nearest names, for what is neither form."""
     text = spelled(text)
     found = FORM.match(text)
     if found and found["name"] in names():
@@ -55,14 +52,14 @@ def parse(text: str) -> Selector:
     if colon and module and attribute.isidentifier():
         folder = _folder(module)
         if folder is None:
-            raise UnknownBackend(
+            raise UserError(
                 f"--backend={text}: there is no backend {module!r} ({', '.join(names())}) and no module of that name "
                 f"in {os.getcwd()} or on PYTHONPATH"
             )
         return Selector(text, text, module, attribute, folder=folder)
     near = difflib.get_close_matches(re.split("[@:]", text)[0], names(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UnknownBackend(f"--backend={text}: unknown backend; {hint}known: {', '.join(names())}, or module:Class")
+    raise UserError(f"--backend={text}: unknown backend; {hint}known: {', '.join(names())}, or module:Class")
 
 
 def _folder(module: str) -> Optional[str]:
@@ -75,13 +72,13 @@ def _folder(module: str) -> Optional[str]:
 
 
 def load(selector: Selector) -> Backend:
-    """Import and construct the adapter; whatever that raises is the caller's to report. UnknownBackend for a word after
+    """Import and construct the adapter; whatever that raises is the caller's to report. UserError for a word after
     the colon that the adapter does not know: that is no absence.
     """
     made = getattr(importlib.import_module(selector.module), selector.attribute)
     if selector.provider and made.modes is not None and selector.provider not in made.modes:
         has = f"its modes: {', '.join(made.modes)}" if made.modes else "it has none"
-        raise UnknownBackend(f"--backend={selector.text}: there is no mode {selector.provider!r}; {has}")
+        raise UserError(f"--backend={selector.text}: there is no mode {selector.provider!r}; {has}")
     backend = made(selector.provider)
     if not isinstance(backend, Backend):
         raise TypeError(f"{selector.text} is not a backends.contract.Backend")

@@ -1,0 +1,157 @@
+"""Rows files: one a run, appended as answers come; and how a folder of them is read."""
+
+import fcntl
+import gzip
+import itertools
+import json
+import os
+import re
+import time
+import zlib
+from pathlib import Path
+from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from harness.core.errors import UserError
+from harness.core.rows import SCHEMA, TIME, Row, from_dict, to_json
+
+
+def box_name() -> str:
+    """This box in a file name's characters."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", os.uname().nodename).strip("-") or "box"
+
+
+class Writer:
+    """Appends rows to ``<results>/<box>-<utc>-<pid>.jsonl``; every row is on disk before the next is asked for.
+
+    ``<run>/run.json`` beside it says what was asked and whether it was finished; sidecar files lie in the same folder.
+    """
+
+    def __init__(
+        self, results: str, asked: Dict[str, Any], resume: bool = False, conditions: Optional[Dict[str, str]] = None
+    ) -> None:
+        """``asked``: arguments and bundle in plain JSON. ``conditions``: what the answers of each runtime depend on, for
+        runs to come that reuse them. ``resume``: go on with the newest unfinished run of equal ones."""
+        os.makedirs(results, exist_ok=True)
+        self.box = box_name()
+        self.note = {"asked": asked, "conditions": conditions or {}}
+        self.resumed = _unfinished(results, self.note) if resume else ""
+        if self.resumed:
+            self.run, self.path, self._stream = self.resumed, *_reopened(results, self.resumed)
+        else:
+            self.run, self.path, self._stream = _new_file(results, self.box)
+        # A run that is still going on holds this lock, so that no other takes it for unfinished.
+        fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.series = os.path.join(results, self.run)
+        self._note(finished=False)
+
+    def _note(self, finished: bool) -> None:
+        os.makedirs(self.series, exist_ok=True)
+        draft = os.path.join(self.series, "run.json.part")
+        with open(draft, "w", encoding="utf-8") as stream:
+            json.dump({**self.note, "finished": finished}, stream, ensure_ascii=False, indent=1)
+        os.replace(draft, os.path.join(self.series, "run.json"))
+
+    def write(self, row: Row) -> None:
+        row.run, row.box = self.run, self.box
+        row.time = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._stream.write(to_json(row) + "\n")
+        self._stream.flush()
+
+    def close(self, finished: bool = True) -> None:
+        self._note(finished)
+        self._stream.close()
+
+
+def _new_file(results: str, box: str) -> Tuple[str, str, IO[str]]:
+    """A rows file that nobody else has: two hosts may share the folder, the second and even the process id."""
+    stem = f"{box}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    for number in itertools.count():
+        run = f"{stem}-{number}" if number else stem
+        path = os.path.join(results, run + ".jsonl")
+        try:
+            return run, path, open(path, "x", encoding="utf-8")
+        except FileExistsError:
+            continue
+    raise AssertionError("itertools.count ended")
+
+
+def _reopened(results: str, run: str) -> Tuple[str, IO[str]]:
+    """The rows file of an unfinished run, a line cut short by its death taken off."""
+    path = os.path.join(results, run + ".jsonl")
+    with open(path, "rb+") as raw:
+        raw.truncate(raw.read().rfind(b"\n") + 1)
+    return path, open(path, "a", encoding="utf-8")
+
+
+def _noted(place: Path) -> Dict[str, Any]:
+    """What a run noted of itself. Raises OSError, ValueError and TypeError for a damaged note."""
+    return dict(json.loads(place.read_text(encoding="utf-8")))
+
+
+def _unfinished(results: str, wanted: Dict[str, Any]) -> str:
+    """Name of the newest run that asked the same under the same conditions, has not finished, and is not going on; empty
+    when there is none."""
+    notes = sorted(Path(results).glob("*/run.json"), key=lambda place: place.stat().st_mtime, reverse=True)
+    for place in notes:
+        rows = Path(results) / (place.parent.name + ".jsonl")
+        try:
+            note = _noted(place)
+            if note["finished"] or any(note[name] != value for name, value in wanted.items()):
+                continue
+            with open(rows, encoding="utf-8") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged, gone, or held by a run that is still going on
+        return place.parent.name
+    return ""
+
+
+def read(path: str) -> Iterator[Row]:
+    """The rows of one file, ``.gz`` or not. A last line cut short by a crash is left out; other damage raises UserError."""
+    return (row for _, row in read_lines(path))
+
+
+def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
+    """The rows of one file, each with its line; see `read`."""
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
+        ) as stream:
+            lines: List[str] = stream.read().split("\n")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path}: cannot be read as rows ({getattr(error, 'strerror', None) or error}); "
+            "give a results folder, or a .jsonl file written by pytest --backend"
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        advice = "take the line out or copy the file again"
+        try:
+            values = json.loads(line)
+            if isinstance(values.get("schema"), int) and values["schema"] > SCHEMA:
+                advice = "update this checkout"
+            row = from_dict(values)
+            if not TIME.fullmatch(row.time):  # of equal questions the newest answer counts
+                raise ValueError(f"its time is {row.time!r}, not UTC such as 2026-11-30T02:00:00Z")
+        except (ValueError, TypeError, AttributeError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                return
+            raise UserError(f"{path}, line {number}: not a row ({error}); {advice}") from error
+        yield line, row
+
+
+def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
+    """Every row of the files and of the folders' ``.jsonl`` and ``.jsonl.gz`` files, with the folder that its sidecar path
+    starts from. (Nights in Parquet: `reports.folders`.)
+
+    Raises UserError for what cannot be read, and when there is no row at all.
+    """
+    paths = [Path(place) for place in places]
+    found: List[Tuple[Path, Row]] = []
+    for place in paths:
+        for path in sorted([*place.glob("*.jsonl"), *place.glob("*.jsonl.gz")]) if place.is_dir() else [place]:
+            found += [(path.parent, row) for row in read(str(path))]
+    if not found:
+        raise UserError(f"{', '.join(map(str, paths))}: no rows; run pytest --backend=NAME --results DIR first")
+    return found
