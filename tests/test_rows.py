@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from harness.core import rowfiles, verdict
+from harness.core import rowfiles, rows, verdict
 from harness.core.errors import UserError
 from reports import schema
 from tests import helpers
@@ -142,7 +142,7 @@ def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
 
 def test_a_rows_file_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        rows.time, "strftime", lambda form, *_: "20260101T000000Z" if "-" not in form else "2026-01-01T00:00:00Z"
+        rowfiles.time, "strftime", lambda form, *_: "20260101T000000Z" if "-" not in form else "2026-01-01T00:00:00Z"
     )
     first = rowfiles.Writer(str(tmp_path), {})
     first.write(rows.Row("logits", "PASS"))
