@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from backends.contract import Backend, StageError  # noqa: E402 - the checkout's own packages, also uninstalled
-from harness.core.bundle import kv_of  # noqa: E402
+from harness.core.roles import kv_of  # noqa: E402
 from harness.core.rows import Row  # noqa: E402
 from harness.replay.decoder import AdapterError, ContractError, Decoder, Stopped  # noqa: E402
 from harness.replay.trace import Golden  # noqa: E402

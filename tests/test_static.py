@@ -10,10 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract
-from harness.core.bundle import Batch, Bundle, Graph
+from harness.core.batch import Batch, split_rows
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
-from harness.core.static import HOSTILE, fill_cross, fill_rows, fill_source, filling, fitting, slots_of
+from harness.core.graph import Graph, slots_of
 from harness.replay.decoder import ContractError, Decoder
+from harness.replay.static import HOSTILE, fill_cross, fill_rows, fill_source, filling
 from harness.run import preflight
 from tests import helpers
 from tests.mutant import Mutant
@@ -56,10 +58,10 @@ def test_static_graphs_add_few_weights_of_their_own() -> None:
 
 def test_a_batch_is_cut_and_filled_to_what_a_graph_takes() -> None:
     free = helpers.golden().free
-    cut = fitting(graph_of(), free)
+    cut = split_rows(free, graph_of().rows)
     assert [row for batch in cut for row in batch.rows] == [row for batch in free for row in batch.rows]
     assert max(len(batch.rows) for batch in cut) == 8
-    assert fitting(graph_of("unified"), free) == free
+    assert split_rows(free, graph_of("unified").rows) == free
     ids, mask = fill_source(np.array([[5, 6, 9], [7, 9, 9]]), np.array([[1, 1, 0], [1, 0, 0]]), (4, 5), 0)
     assert mask.tolist() == [[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]] * 2
     assert (ids[mask == 1] == [5, 6, 7] * 2).all()
@@ -174,6 +176,6 @@ def test_recording_refuses_what_a_compiler_cannot_take(
 
 
 def test_batches_of_the_static_replay_are_whole_rows() -> None:
-    batch: Batch = fitting(graph_of(), helpers.golden().free)[1]
+    batch: Batch = split_rows(helpers.golden().free, graph_of().rows)[1]
     assert batch.ids.shape == batch.mask.shape == (8, int(batch.mask.sum(axis=1).max()))
     assert batch.tokens.shape == (8, max(batch.steps))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.bundle import Batch, Bundle
+from harness.core.batch import Batch
+from harness.core.bundle import Bundle
 from harness.golden.decode import trace_order
 
 SETTINGS = (("signature", "recorded with"), ("model", "model file"), ("decode", "decode rule"), ("dims", "dimension"))

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from harness.core.bundle import CorpusRow
 from harness.core.errors import UserError
+from harness.core.graph import CorpusRow
 
 COLUMNS = ["id", "domain", "licence", "source", "reference"]
 LONG = (96, 80, 65)

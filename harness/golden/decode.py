@@ -15,11 +15,10 @@ from transformers import MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from harness.core.bundle import Batch, Decode, Trace, pad_rows
+from harness.core.batch import Batch, Trace, more_padding, pad_rows, select_rows
 from harness.core.errors import UserError
-from harness.core.static import select_rows
+from harness.core.graph import Decode
 from harness.golden.parts import cache_word, empty_cache
-from harness.replay.invariance import more_padding
 
 TOP = 4
 Arrays = dict[str, np.ndarray]

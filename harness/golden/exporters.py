@@ -30,9 +30,10 @@ from tqdm import tqdm
 
 from backends.contract import Part, Port, first_kind
 from harness.core import verdict
-from harness.core.bundle import Bundle, Graph
+from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.errors import UserError
+from harness.core.graph import Graph
 from harness.core.rowfiles import Writer
 from harness.core.rows import Row, to_json
 from harness.core.selectors import ROOT, parse

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.core.bundle import MANIFEST, Bundle, file_hash
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.files import sha256
+from harness.core.manifest import MANIFEST
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -61,9 +63,7 @@ def _beside(target: Path, stack: contextlib.ExitStack) -> Path:
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> str:
     """List the folder's files under ``files`` and write the manifest. Returns its hash, which is the bundle's."""
     places = sorted(place for place in folder.iterdir() if place.name != MANIFEST)
-    manifest["files"] = {
-        place.name: {"size": place.stat().st_size, "sha256": file_hash(str(place))} for place in places
-    }
+    manifest["files"] = {place.name: {"size": place.stat().st_size, "sha256": sha256(str(place))} for place in places}
     raw = _canonical(manifest).encode("utf-8")
     (folder / MANIFEST).write_bytes(raw)
     return hashlib.sha256(raw).hexdigest()

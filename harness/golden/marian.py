@@ -20,8 +20,9 @@ from safetensors import SafetensorError, safe_open
 from sentencepiece import SentencePieceProcessor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from harness.core.bundle import Decode, Dims, file_hash
 from harness.core.errors import UserError
+from harness.core.files import sha256
+from harness.core.graph import Decode, Dims
 from harness.golden import first_line
 
 BIAS = "final_logits_bias"
@@ -269,7 +270,7 @@ class Marian:
         """SHA-256 of each file that the golden depends on, by name."""
         names = ["config.json", "generation_config.json", "tokenizer_config.json", "vocab.json", "target_vocab.json"]
         names += ["source.spm", "target.spm", *self.weights]
-        return {name: file_hash(str(self.path / name)) for name in names if (self.path / name).is_file()}
+        return {name: sha256(str(self.path / name)) for name in names if (self.path / name).is_file()}
 
 
 def _language(settings: dict[str, Any], name: str) -> str:

@@ -16,8 +16,11 @@ from tqdm import tqdm
 from transformers import MarianMTModel
 
 from backends.contract import LAYOUTS
-from harness.core.bundle import SCHEMA, Batch, Bundle, CorpusRow, Decode, pad_rows
+from harness.core.batch import Batch, pad_rows
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.graph import CorpusRow, Decode
+from harness.core.manifest import SCHEMA
 from harness.golden import corpus, decode, folder, witness
 from harness.golden.against import against
 from harness.golden.export import EXPORTERS, check_graphs, export_part, writes

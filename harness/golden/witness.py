@@ -18,8 +18,11 @@ import numpy as np
 
 from backends import reference
 from backends.contract import StageError
-from harness.core.bundle import Batch, Bundle, Graph, kv_of
+from harness.core.batch import Batch
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.graph import Graph
+from harness.core.roles import kv_of
 from harness.golden import first_line
 from harness.replay.decoder import ContractError, Decoder, Stopped
 

@@ -6,8 +6,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from backends.staged import Reached
 from harness.core import verdict
-from harness.core.bundle import Bundle, Graph
+from harness.core.bundle import Bundle
 from harness.core.cell import Cell
+from harness.core.graph import Graph
 from harness.core.rows import Row
 from harness.replay.cost import measure_cost
 from harness.replay.evidence import Blame

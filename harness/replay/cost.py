@@ -7,7 +7,7 @@ from typing import List, Mapping
 import numpy as np
 
 from backends.contract import Backend, Program
-from harness.core.bundle import Batch
+from harness.core.batch import Batch
 from harness.core.memory import peak, resident
 from harness.core.rows import Row
 from harness.replay.decoder import Decoder, Stopped

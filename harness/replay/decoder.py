@@ -8,9 +8,10 @@ from typing import Dict, Mapping
 import numpy as np
 
 from backends.contract import Part, Program, StageError
-from harness.core.bundle import Dims, Graph, kv_of
-from harness.core.static import fill_cross, fill_rows, fill_source, filling, slots_of
+from harness.core.graph import Dims, Graph, slots_of
+from harness.core.roles import kv_of
 from harness.judge.compare import dtype_name
+from harness.replay.static import fill_cross, fill_rows, fill_source, filling
 
 
 class ContractError(Exception):

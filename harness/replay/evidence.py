@@ -5,7 +5,7 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from backends.contract import Backend, StageError
-from harness.core.bundle import kv_of
+from harness.core.roles import kv_of
 from harness.core.rows import Row
 from harness.judge import blame
 from harness.replay.decoder import ContractError

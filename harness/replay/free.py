@@ -10,9 +10,10 @@ import numpy as np
 
 from backends.contract import Program, StageError
 from harness.core import verdict
-from harness.core.bundle import Batch, Bundle, Decode
+from harness.core.batch import Batch, split_rows
+from harness.core.bundle import Bundle
+from harness.core.graph import Decode
 from harness.core.rows import Row
-from harness.core.static import fitting
 from harness.judge import tokens
 from harness.judge.compare import Miss
 from harness.replay.decoder import Decoder, Stopped
@@ -204,7 +205,7 @@ def decode_all(job: Job, programs: Mapping[str, Program]) -> Tally:
     """Decode every corpus row freely; what leaves the golden is decoded once more with the golden's tokens."""
     rules, tally = job.bundle.decode, Tally(job)
     decoder = Decoder(programs, job.graph, job.bundle.dims)
-    for batch in fitting(job.graph, job.golden.free):
+    for batch in split_rows(job.golden.free, job.graph.rows):
         best = Best(job.bundle, batch)
         try:
             if not tally.take(batch, best, decode_free(decoder, batch, best, rules, job.beat)):

@@ -11,15 +11,13 @@ import numpy as np
 
 from backends.contract import Backend, Program
 from harness.core import verdict
-from harness.core.bundle import Batch, kv_of
+from harness.core.batch import Batch, more_padding, select_rows
+from harness.core.roles import kv_of
 from harness.core.rows import Row
-from harness.core.static import select_rows
 from harness.judge.compare import careful_gap
 from harness.replay.decoder import Decoder, Stopped
 from harness.replay.job import Job, compile_parts
 
-PADDING = 5
-"""Columns of padding added to the source; it makes no length a multiple of a vector register."""
 TURNS = "two batches in turn on the same program (it keeps a cache of its own, or ignores the one it is fed)"
 
 
@@ -104,12 +102,6 @@ def _beside(job: Job, batch: Batch) -> Optional[Batch]:
     part = job.graph.part("step", batch.ids.shape[1])
     others = (one for one in job.golden.batches if one is not batch)
     return next((one for one in others if job.graph.part("step", one.ids.shape[1]) == part), None)
-
-
-def more_padding(batch: Batch, pad: int) -> Batch:
-    """The same batch with PADDING more columns in its source."""
-    wider = ((0, 0), (0, PADDING))
-    return batch._replace(ids=np.pad(batch.ids, wider, constant_values=pad), mask=np.pad(batch.mask, wider))
 
 
 def _logits(job: Job, programs: Mapping[str, Program], batch: Batch, turn: int = 0) -> Iterator[np.ndarray]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from backends.contract import STAGES, Backend, Part, Program, StageError
 from backends.staged import Reached
-from harness.core.bundle import Bundle, Graph
+from harness.core.bundle import Bundle
+from harness.core.graph import Graph
 from harness.core.rows import Row
 from harness.replay.decoder import AdapterError
 from harness.replay.trace import Golden

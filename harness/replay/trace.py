@@ -8,9 +8,11 @@ import numpy as np
 
 from backends.contract import Part
 from harness.core import verdict
-from harness.core.bundle import Batch, Bundle, Graph, kv_of
+from harness.core.batch import Batch
+from harness.core.bundle import Bundle
+from harness.core.graph import Graph, slots_of
+from harness.core.roles import kv_of
 from harness.core.rows import Row
-from harness.core.static import slots_of
 from harness.judge import blame, bounds
 from harness.judge.compare import Miss, Series, careful_gap, shape_problem
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from backends.contract import Probe
 from harness.core import selectors, verdict
-from harness.core.bundle import Bundle, Graph
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.graph import Graph
 from harness.core.rowfiles import Writer, read
 from harness.core.rows import Row, named, seen_status
 from harness.replay.cell import NUMERIC, identify, name_cell

@@ -10,7 +10,9 @@ import numpy as np
 
 from backends.contract import Part, Port
 from harness.core import verdict
-from harness.core.bundle import PLAIN_NAME, Bundle, Graph
+from harness.core.bundle import Bundle
+from harness.core.graph import Graph
+from harness.core.manifest import PLAIN_NAME
 from harness.core.rows import Row
 from harness.run import onnx_proto
 

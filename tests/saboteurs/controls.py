@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract, openvino, ort, reference
-from harness.core.bundle import kv_of
+from harness.core.roles import kv_of
 from tests.mutant import Feeds, Mutant
 from tests.saboteurs import edits
 from tests.saboteurs.edits import edited

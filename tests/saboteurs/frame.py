@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from backends import contract
-from harness.core.bundle import MANIFEST, Batch, Bundle
+from harness.core.batch import Batch
+from harness.core.bundle import Bundle
+from harness.core.manifest import MANIFEST
 from harness.golden.folder import write_manifest
 from harness.golden.witness import collect, store
 from harness.replay.trace import Golden

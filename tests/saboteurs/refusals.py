@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.bundle import MANIFEST, Bundle
+from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.manifest import MANIFEST
 from harness.replay.decoder import ContractError, Stopped, check_feeds
 from harness.run.text import Scorer
 from tests.saboteurs.frame import Refusal, array_edit, brief, spoilt

@@ -6,21 +6,11 @@ stay small enough that the mask of a static graph (-1e4) hides them in fp16 too:
 """
 
 from functools import lru_cache
-from typing import List, Sequence, Tuple
+from typing import Sequence, Tuple
 
 import numpy as np
 
-from backends.contract import Part
-from harness.core.bundle import Batch, Graph, kv_of
-
 HOSTILE = 32.0
-
-
-def slots_of(part: Part) -> int:
-    """How many entries the decoder's own cache of a step has room for; 0 where it grows instead."""
-    own = (port.shape[2] for port in part.inputs if (kind := kv_of(port.name)) and not kind.cross)
-    size = next(own, 0)
-    return size if isinstance(size, int) else 0
 
 
 def filling(shape: Sequence[int], dtype: str, turn: int) -> np.ndarray:
@@ -51,29 +41,3 @@ def fill_source(ids: np.ndarray, mask: np.ndarray, shape: Sequence[int], turn: i
 def fill_cross(array: np.ndarray, mask: np.ndarray, turn: int) -> np.ndarray:
     """A cross-attention cache [batch, heads, source, head_dim] with its padding filled."""
     return np.where(mask[:, None, :, None] == 1, array, filling(array.shape, array.dtype.name, turn))
-
-
-def fitting(graph: Graph, batches: Sequence[Batch]) -> List[Batch]:
-    """The batches cut to what the graph takes at once: all of a graph of dynamic sizes, else its rows."""
-    rows = graph.part("encoder").inputs[0].shape[0]
-    if not isinstance(rows, int):
-        return list(batches)
-    return [
-        select_rows(batch, tuple(range(start, min(start + rows, len(batch.rows)))))
-        for batch in batches
-        for start in range(0, len(batch.rows), rows)
-    ]
-
-
-def select_rows(batch: Batch, rows: Tuple[int, ...]) -> Batch:
-    """Some rows of a batch, its padding cut to the longest of them."""
-    index = list(rows)
-    source = int(batch.mask[index].sum(axis=1).max())
-    return batch._replace(
-        rows=tuple(batch.rows[row] for row in rows),
-        steps=tuple(batch.steps[row] for row in rows),
-        ids=np.ascontiguousarray(batch.ids[index, :source]),
-        mask=np.ascontiguousarray(batch.mask[index, :source]),
-        tokens=np.ascontiguousarray(batch.tokens[index, : max(batch.steps[row] for row in rows)]),
-        trace=None,
-    )
