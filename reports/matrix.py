@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from harness.core import verdict
+from harness.core.cell import SIMULATOR
 from harness.core.rows import Row, contradiction, depth, named, newest, seen_status
 
 
@@ -29,6 +30,10 @@ class Column(NamedTuple):
     bundle: str
     told: str = ""
     """What tells it from a column that would else be named alike: device, precision, box, bundle; mostly empty."""
+
+    @property
+    def simulated(self) -> bool:
+        return self.device.startswith(SIMULATOR)
 
     @property
     def runtime(self) -> str:
