@@ -45,6 +45,10 @@ class Graph:
                 return part
         raise KeyError(f"{self.id} has no {name} for a source of {source} ids")
 
+    def output_name(self, role: str) -> str:
+        """What the graph calls its output of that role; the role itself where it has none."""
+        return next((port.name for part in self.parts for port in part.outputs if port.role == role), role)
+
     @property
     def rows(self) -> int:
         """How many rows the parts take at once; 0 where that is not fixed."""

@@ -12,8 +12,8 @@ from typing import Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-FORCED, THOROUGH, FREE, WAYS = "forced", "thorough", "free", "ways"
-PHASES = (FORCED, THOROUGH, FREE, WAYS)
+FORCED, THOROUGH, FREE, PLACEMENT, WAYS, COST = "forced", "thorough", "free", "placement", "ways", "cost"
+PHASES = (FORCED, THOROUGH, FREE, PLACEMENT, WAYS, COST)
 
 
 @dataclass(frozen=True)

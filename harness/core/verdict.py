@@ -5,6 +5,10 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 STAGES = ("probe", "parse", "build", "load", "run", "compare")
 
 CHECKS = ("artifact", "encoder", "logits", "kv_shape", "kv_values", "tokens", "text", "placement", "invariance", "cost")
+FORCED = ("encoder", "logits", "kv_shape", "kv_values")
+"""Checks of the forced replay."""
+NUMERIC = (*FORCED, "tokens", "placement", "invariance", "cost")
+"""Checks that a worker answers; the host answers artifact and text."""
 OF_PYTORCH = tuple(check for check in CHECKS if check not in ("artifact", "placement", "cost"))
 """Checks whose elements are held against PyTorch: what was placed, timed or checked beforehand is no comparison."""
 OTHER_CHECKS = ("probe", "operator", "export")

@@ -36,8 +36,3 @@ def bound(floor: np.ndarray, peak: float, precision: str) -> Bound:
     if not np.isfinite([largest, ulp]).all():
         raise ValueError(f"no bound can be made of a floor of {largest} and a peak of {peak}")
     return Bound(max(TAIL * largest, ulp), largest, ulp)
-
-
-def bulk(gaps: np.ndarray, floors: np.ndarray, ulp: float) -> float:
-    """Median over steps of gap over floor; a floor under half a unit in the last place counts as that half."""
-    return float(np.median(gaps / np.maximum(floors, ulp / 2)))

@@ -182,12 +182,14 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-def shape_problem(name: str, array: np.ndarray, dtype: str, shape: Tuple[int, ...]) -> Optional[str]:
-    """Why an output is not what was declared: dtype, rank, then size. None when it is."""
-    if dtype_name(array.dtype) != dtype:
-        return f"{name} is {array.dtype.name}, expected {dtype}"
-    if array.ndim != len(shape):
-        return f"{name} has rank {array.ndim} {list(array.shape)}, expected {len(shape)} {list(shape)}"
-    if array.shape != shape:
-        return f"{name} has shape {list(array.shape)}, expected {list(shape)}"
+def shape_problem(
+    name: str, dtype: str, shape: Tuple[int, ...], declared: str, expected: Tuple[int, ...]
+) -> Optional[str]:
+    """Why an output of that dtype and shape is not what was declared: dtype, rank, then size. None when it is."""
+    if dtype != declared:
+        return f"{name} is {dtype}, expected {declared}"
+    if len(shape) != len(expected):
+        return f"{name} has rank {len(shape)} {list(shape)}, expected {len(expected)} {list(expected)}"
+    if shape != expected:
+        return f"{name} has shape {list(shape)}, expected {list(expected)}"
     return None

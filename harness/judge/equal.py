@@ -13,7 +13,7 @@ def difference(name: str, value: np.ndarray, expected: np.ndarray) -> str:
 
     Floats: within ``ATOL + RTOL * |expected|``, infinities equal, NaN only where NaN is expected. All else: exactly.
     """
-    problem = shape_problem(name, value, expected.dtype.name, expected.shape)
+    problem = shape_problem(name, value.dtype.name, value.shape, expected.dtype.name, expected.shape)
     if problem:
         return problem
     if expected.dtype.kind in "fc":

@@ -7,6 +7,7 @@ import numpy as np
 from harness.core import roles
 from harness.core.batch import trace_order
 from harness.core.bundle import Bundle
+from harness.core.graph import Graph
 from harness.judge import bounds
 from harness.judge.compare import Series
 
@@ -73,10 +74,10 @@ class Golden:
     def logits(self) -> Tensor:
         return self.tensors[roles.LOGITS]
 
-    def series(self) -> Dict[str, Series]:
-        """Fresh series for one cell, by role."""
+    def series(self, graph: Graph) -> Dict[str, Series]:
+        """Fresh series for one cell, by role, each named as the graph names its output."""
         return {
-            role: Series(role, tensor.golden, tensor.floor, *self._order(role), tensor.limit)
+            role: Series(graph.output_name(role), tensor.golden, tensor.floor, *self._order(role), tensor.limit)
             for role, tensor in self.tensors.items()
         }
 

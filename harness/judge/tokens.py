@@ -1,4 +1,4 @@
-"""Verdicts on a free greedy decode: MATCH, TIE or DIVERGED at step k, and what kind of wrong it is."""
+"""What became of a free greedy decode: MATCH, TIE or DIVERGED at step k, and what kind of wrong it is."""
 
 from typing import NamedTuple, Optional, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 WORDS = ("MATCH", "TIE", "DIVERGED")
 
 
-class Verdict(NamedTuple):
+class Choice(NamedTuple):
     """``word``: one of WORDS; ``step``: the first that differs, None for a match."""
 
     word: str
@@ -23,7 +23,7 @@ def judge_row(
     tie: float,
     eos: int,
     forbidden: Sequence[int],
-) -> Verdict:
+) -> Choice:
     """One row. ``chosen``, ``golden``: [steps] int64 ids; ``top_ids``, ``top_logits``: [steps, k], the golden's best.
 
     ``tie``: how far apart two golden logits may be and still change places by rounding, twice the bound on logits.
@@ -33,22 +33,22 @@ def judge_row(
     differ = np.flatnonzero(chosen[:shared] != golden[:shared])
     step = int(differ[0]) if differ.size else shared
     if forbidden and forbidden[0] <= step:
-        return Verdict("DIVERGED", forbidden[0], f"a forbidden token has the largest logit at step {forbidden[0]}")
+        return Choice("DIVERGED", forbidden[0], f"a forbidden token has the largest logit at step {forbidden[0]}")
     if not differ.size:
         if len(chosen) == len(golden):
-            return Verdict("MATCH", None, "")
+            return Choice("MATCH", None, "")
         word = "runaway" if len(chosen) > len(golden) else "early stop"
-        return Verdict("DIVERGED", shared, f"{word}: {len(chosen)} steps, PyTorch has {len(golden)}")
+        return Choice("DIVERGED", shared, f"{word}: {len(chosen)} steps, PyTorch has {len(golden)}")
     below = gap(step, int(chosen[step]), golden, top_ids, top_logits)
-    said = f"token {int(chosen[step])} at step {step}, PyTorch has {int(golden[step])}"
+    message = f"token {int(chosen[step])} at step {step}, PyTorch has {int(golden[step])}"
     if abs(below) <= tie:
-        return Verdict("TIE", step, f"{said}: a tie, {below:.3g} apart in PyTorch")
+        return Choice("TIE", step, f"{message}: a tie, {below:.3g} apart in PyTorch")
     if chosen[step] == eos:
-        said = f"early stop at step {step}, PyTorch goes on with {int(golden[step])}"
+        message = f"early stop at step {step}, PyTorch goes on with {int(golden[step])}"
     elif golden[step] == eos:
         word = "goes on" if eos in chosen[step:] else "runaway: never stops"
-        said = f"{word} at step {step}, where PyTorch stops"
-    return Verdict("DIVERGED", step, said)
+        message = f"{word} at step {step}, where PyTorch stops"
+    return Choice("DIVERGED", step, message)
 
 
 def gap(step: int, token: int, golden: np.ndarray, top_ids: np.ndarray, top_logits: np.ndarray) -> float:

@@ -8,18 +8,19 @@ import argparse
 import os
 import shlex
 import sys
-from typing import List, Tuple
+from typing import Dict, List
 
-from backends.contract import LAYOUTS, Absent
+from backends.contract import LAYOUTS, Absent, Backend, Probe
 from harness.core import selectors, verdict
 from harness.core.arguments import layouts, span
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.graph import Graph, Selection
+from harness.core.identity import identity_in
 from harness.core.rowfiles import Writer
-from harness.core.rows import Row
+from harness.core.rows import Answer, Origin, Row
+from harness.judge.golden import Golden
 from harness.replay import worker
-from harness.replay.cell import NUMERIC, identify
-from harness.replay.trace import Golden
 
 EXAMPLE = (
     "example: python3 -m harness.replay corpora/tiny-marian-en-zh.bundle --backend ort --opset 12-17 --results results"
@@ -28,15 +29,15 @@ EXAMPLE = (
 
 def main() -> int:
     parser = argparse.ArgumentParser("python3 -m harness.replay", description=__doc__.split("\n")[0], epilog=EXAMPLE)
-    parser.add_argument("bundle", help="folder made by `conform record`")
-    parser.add_argument("--backend", default="ort", help="NAME[@VERSION][:PROVIDER] or module:Class (default: ort)")
-    parser.add_argument("--results", default="results", help="folder that the rows file is added to (default: results)")
-    parser.add_argument(
-        "--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)"
-    )
-    parser.add_argument("--layout", type=layouts, help=f"with commas: {', '.join(LAYOUTS)} (default: all)")
-    parser.add_argument("--exporter", help="torchscript or dynamo (default: both)")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("bundle", help="folder made by `conform record`")
+    add("--backend", default="ort", help="NAME[@VERSION][:PROVIDER] or module:Class (default: ort)")
+    add("--results", default="results", help="folder that the rows file is added to (default: results)")
+    add("--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 12-17 (default: all)")
+    add("--layout", type=layouts, help=f"with commas: {', '.join(LAYOUTS)} (default: all)")
+    add("--exporter", help="torchscript or dynamo (default: both)")
+    add("--keep-outputs", action="store_true", help="keep the observations, for `conform judge` on any box")
+    add("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         selector = selectors.parse(options.backend)
@@ -54,65 +55,85 @@ def main() -> int:
 def run(options: argparse.Namespace, selector: selectors.Selector) -> int:
     """Replay every chosen cell in this process; 0 when all pass, 1 when not, 2 when there is nothing to run."""
     bundle = Bundle(options.bundle)
-    chosen = [
-        graph
-        for graph in bundle.graphs
-        if graph.opset in options.opset
-        and (options.layout is None or graph.layout in options.layout.split(","))
-        and options.exporter in (None, graph.exporter)
-    ]
-    if not chosen:
-        opsets = sorted({graph.opset for graph in bundle.graphs})
-        layouts = " and ".join(sorted({graph.layout for graph in bundle.graphs}))
-        exporters = " and ".join(sorted({graph.exporter for graph in bundle.graphs}))
-        has = f"it has opsets {opsets[0]}-{opsets[-1]}, layouts {layouts}, exporters {exporters}"
-        print(f"error: no graph of this bundle has that opset, layout and exporter; {has}", file=sys.stderr)
-        return 2
-    try:
-        backend = selectors.load(selector)
-        probe = backend.probe()
-    except UserError:
-        raise
-    except Absent as absent:
-        print(f"error: {selector.text} is absent: {absent.reason}; {absent.remedy}", file=sys.stderr)
-        return 2
-    except Exception as error:  # noqa: BLE001 - an adapter may raise anything
-        print(f"error: {selector.text} cannot be used: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
+    graphs = Selection(options.opset, options.layout, options.exporter).of(bundle.graphs, bundle.short)
+    backend, probe = _start(selector)
     asked = {
         "backend": selector.text,
         "opsets": [options.opset.start, options.opset.stop],
         "layout": options.layout,
         "exporter": options.exporter,
     }
-    writer = Writer(options.results, {**asked, "bundle": bundle.short})
-    again = f"python3 -m harness.replay {shlex.quote(options.bundle)} --backend {selector.text}"
-    outcomes: List[Tuple[str, int]] = []
+    run = _Run(Writer(options.results, {**asked, "bundle": bundle.short}), options, selector, bundle, probe)
     golden = Golden(bundle, probe.precision)
-
-    def emit(row: Row) -> None:
-        identify(row, bundle, graph, selector.name, probe)
-        row.command = f"{again} --exporter {graph.exporter} --opset {graph.opset} --layout {graph.layout}"
-        writer.write(row)
-        outcomes.append((row.status, row.compared))
-        if row.status != "PASS":
-            print(f"  {row.check}: {row.status} {row.message}")
-
-    for number, graph in enumerate(chosen, 1):
-        print(f"[{number}/{len(chosen)}] {selector.name}@{probe.version} {graph.id}", flush=True)
-        series = os.path.join(writer.series, graph.id.replace("/", "_"))
-        request = {"graph": graph.id, "checks": list(NUMERIC), "series": series, "options": {}}
-        worker.answer(backend, probe, golden, request, emit, lambda: None)
-    writer.close()
-    print(f"{len(outcomes)} rows in {writer.path}; merge and view them with `conform matrix {options.results}`")
-    if backend.missing and any(status == "ABSENT" for status, _ in outcomes) and not any(done for _, done in outcomes):
+    for number, graph in enumerate(graphs, 1):
+        print(f"[{number}/{len(graphs)}] {selector.name}@{probe.version} {graph.id}", flush=True)
+        run.replay(backend, golden, graph)
+    run.writer.close()
+    rows = list(run.rows.values())
+    print(f"{len(rows)} rows in {run.writer.path}; merge and view them with `conform matrix {options.results}`")
+    if backend.missing and any(row.status == "ABSENT" for row in rows) and not any(row.compared for row in rows):
+        deepest = backend.capabilities.deepest_stage
         missing = f"{backend.missing.reason}; {backend.missing.remedy}"
-        print(
-            f"error: {selector.text} goes no further than {backend.capabilities.deepest_stage}: {missing}",
-            file=sys.stderr,
+        raise UserError(f"{selector.text} goes no further than {deepest}: {missing}")
+    return verdict.exit_code((row.status, row.compared) for row in rows)
+
+
+def _start(selector: selectors.Selector) -> "tuple[Backend, Probe]":
+    """The adapter, and what is here. Raises UserError."""
+    try:
+        backend = selectors.load(selector)
+        return backend, backend.probe()
+    except UserError:
+        raise
+    except Absent as absent:
+        raise UserError(f"{selector.text} is absent: {absent.reason}; {absent.remedy}") from absent
+    except Exception as error:
+        raise UserError(f"{selector.text} cannot be used: {type(error).__name__}: {error}") from error
+
+
+class _Run:
+    """Writes the rows of one run as they come; of a row that is amended later, the last line counts."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        options: argparse.Namespace,
+        selector: selectors.Selector,
+        bundle: Bundle,
+        probe: Probe,
+    ) -> None:
+        self.writer, self.keep, self.selector, self.bundle, self.probe = (
+            writer,
+            options.keep_outputs,
+            selector,
+            bundle,
+            probe,
         )
-        return 2
-    return verdict.exit_code(outcomes)
+        self.again = f"python3 -m harness.replay {shlex.quote(options.bundle)} --backend {selector.text}"
+        self.rows: Dict[str, Row] = {}
+
+    def replay(self, backend: Backend, golden: Golden, graph: Graph) -> None:
+        """Replay one cell, then look for the culprit of what failed."""
+        stem = os.path.join(self.writer.series, graph.id.replace("/", "_"))
+        request = {
+            "graph": graph.id,
+            "checks": list(verdict.NUMERIC),
+            "series": stem,
+            "options": {},
+            "keep": stem if self.keep else "",
+        }
+        job = worker.job_of(golden, request, lambda: None, self.selector.name)
+        answers: List[Answer] = worker.answer_cell(backend, self.probe, job, lambda answer: self._write(graph, answer))
+        for answer in answers:
+            if answer.status != "PASS":
+                print(f"  {answer.check}: {answer.status} {answer.message}")
+        worker.explain_failures(backend, self.probe, job, answers, lambda answer: self._write(graph, answer))
+
+    def _write(self, graph: Graph, answer: Answer) -> None:
+        identity = identity_in(self.bundle, graph, self.selector.name, self.probe)
+        command = f"{self.again} --exporter {graph.exporter} --opset {graph.opset} --layout {graph.layout}"
+        row = self.writer.write(Row.of(answer, identity, Origin(command=command)))
+        self.rows[f"{row.cell} {row.check}"] = row
 
 
 if __name__ == "__main__":

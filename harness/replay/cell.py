@@ -1,51 +1,34 @@
-"""Replay one cell: compile, force the traced rows, decode all rows freely, measure cost. A row for each check."""
+"""Replay one cell: compile, force the traced rows, decode all rows freely, run in other ways, measure. Answers as they come."""
 
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from backends.staged import Reached
 from harness.core import verdict
+from harness.core.batch import split_rows
 from harness.core.bundle import Bundle
-from harness.core.cell import Cell
 from harness.core.graph import Graph
-from harness.core.rows import Row
-from harness.replay.cost import measure_cost
-from harness.replay.evidence import Blame
-from harness.replay.forced import force
-from harness.replay.free import decode_all
-from harness.replay.invariance import judge_invariance
-from harness.replay.job import Job, compile_parts, one_line, short_of_running
+from harness.core.observation_files import Keeper
+from harness.core.observations import FORCED, PLACEMENT, Encoded, Finished, Observation, Placed, Stepped
+from harness.core.rows import Answer
+from harness.judge.judge import FREE, REPLAYED, Judge
+from harness.replay.cost import observe_cost
+from harness.replay.job import Job, Programs, compile_parts, one_line, short_of_running
+from harness.replay.observe import observe_forced, observe_free
 from harness.replay.restamp import as_shipped, restamped
-from harness.replay.trace import CHECKS as FORCED
-
-NUMERIC = (*FORCED, "tokens", "placement", "invariance", "cost")
-
-
-def identify(row: Row, bundle: Bundle, graph: Graph, backend: str, probe: Probe) -> Row:
-    """Fill in the fields that say which cell a row is of."""
-    cell = name_cell(graph, backend, probe)
-    row.backend, row.runtime, row.version, row.device = backend, backend.split(":")[0], probe.version, probe.device
-    row.execution = probe.execution
-    row.bundle, row.exporter, row.layout, row.opset = bundle.short, graph.exporter, graph.layout, graph.opset
-    row.precision, row.cell = cell.precision, str(cell)
-    return row
-
-
-def name_cell(graph: Graph, backend: str, probe: Probe) -> Cell:
-    return Cell(backend, probe.version, probe.device, graph.exporter, graph.layout, probe.precision, graph.opset)
+from harness.replay.ways import observe_ways
 
 
 def lacking(graph: Graph, can: Capabilities) -> Optional[StageError]:
     """The first need of a graph that the adapter declares it cannot meet."""
     if can.opsets and graph.opset not in can.opsets:
-        return StageError(
-            "parse", "opset", f"opset {graph.opset}: the adapter declares {min(can.opsets)}–{max(can.opsets)}"
-        )
+        declared = f"{min(can.opsets)}–{max(can.opsets)}"
+        return StageError("parse", "opset", f"opset {graph.opset}: the adapter declares {declared}")
     if graph.layout not in can.layouts:
-        return StageError(
-            "parse", "shape", f"layout {graph.layout}: the adapter declares {', '.join(sorted(can.layouts))}"
-        )
+        declared = ", ".join(sorted(can.layouts))
+        return StageError("parse", "shape", f"layout {graph.layout}: the adapter declares {declared}")
     if graph.layout == "unified" and not can.zero_length_dims:
         return StageError("parse", "shape", "the first step has a cache of length 0, which the adapter does not take")
     for port in (port for part in graph.parts for port in part.inputs + part.outputs):
@@ -66,121 +49,119 @@ def without_floor(bundle: Bundle, probe: Probe) -> Optional[StageError]:
     return StageError("load", "dtype", f"{lacks}; `conform record --precision` says which")
 
 
-def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Row]:
+def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Answer]:
     """Answer each check that is asked, as the answers come.
 
     A StageError ends the cell, and gives its status to every check not yet answered; so does Reached. Other exceptions are
-    the caller's. The first row says in ``detail["stages"]`` what compiling, and the forced replay, went through.
+    the caller's. The first answer says in ``detail["stages"]`` what compiling, and the forced replay, went through.
     """
-    asked = [check for check in NUMERIC if check in job.checks]
+    asked = [check for check in verdict.NUMERIC if check in job.checks]
     began = time.perf_counter()
     backend.stages = []
-    told = False
-    for row in _rows(backend, probe, job, asked):
-        if row.check in asked:
-            asked.remove(row.check)
-            row.seconds = round(time.perf_counter() - began, 4)
-            if backend.stages and not told:
-                told, row.detail["stages"] = True, _until_run(backend.stages)
-            yield row
+    stages_shown = False
+    for answer in _answers(backend, probe, job, asked):
+        if answer.check not in asked:
+            continue
+        asked.remove(answer.check)
+        detail: Dict[str, Any] = dict(answer.detail)
+        if answer.check in verdict.FORCED and answer.stage == "compare":
+            detail["seconds"] = dict(job.clock)
+        if backend.stages and not stages_shown:
+            stages_shown, detail["stages"] = True, _until_run(backend.stages)
+        yield replace(answer, seconds=round(time.perf_counter() - began, 4), detail=detail)
 
 
 def _until_run(stages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """What came before anything else was compiled, for blame or a second look."""
-    names = [one["stage"] for one in stages]
+    """What came before anything else was compiled, for another replay."""
+    names = [stage["stage"] for stage in stages]
     return stages[: names.index("run") + 1] if "run" in names else list(stages)
 
 
-def _rows(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
+def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Answer]:
+    """``asked`` shrinks as the caller takes the answers."""
+    keeper = Keeper(job.keep, job.bundle, job.graph, probe, job.checks, job.backend) if job.keep else None
     try:
         refused = lacking(job.graph, backend.capabilities) or without_floor(job.bundle, probe)
         if refused:
             raise refused
-        yield from _answers(backend, probe, job, asked)
+        yield from _compiled(backend, probe, job, keeper)
     except StageError as error:
-        status = verdict.of_refusal(error.stage, error.kind)
-        for check in list(asked):
-            yield Row(check, status, error.stage, error.kind, message=one_line(error.message),
-                      detail={"said": error.message[-4000:]})  # fmt: skip
+        status, detail = verdict.of_refusal(error.stage, error.kind), {"said": error.message[-4000:]}
+        message = one_line(error.message)
+        rest = [Answer(check, status, error.stage, error.kind, message=message, detail=detail) for check in asked]
+        yield from _kept(keeper, rest)
     except Reached as reached:
-        for check in list(asked):
-            yield short_of_running(check, reached, backend.stages)
+        yield from _kept(keeper, [short_of_running(check, reached, backend.stages) for check in asked])
+    if keeper:
+        keeper.finish()
 
 
-def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Row]:
+def _kept(keeper: Optional[Keeper], answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Answers that rest on no observation are kept as they are."""
+    if keeper:
+        keeper.refused(answers)
+    return answers
+
+
+def _compiled(backend: Backend, probe: Probe, job: Job, keeper: Optional[Keeper]) -> Iterator[Answer]:
     try:
         programs = compile_parts(backend, job)
     except StageError as refusal:
         if refusal.kind != "ir":
             raise
         with restamped(backend, job, refusal) as (again, programs):
-            for row in _after_load(backend, probe, again, asked, programs):
-                yield as_shipped(row, refusal, again.graph.ir)
+            for answer in _after_load(backend, probe, again, programs, None):
+                yield from _kept(keeper, [as_shipped(answer, refusal, again.graph.ir)])
     else:
-        yield from _after_load(backend, probe, job, asked, programs)
+        with programs:
+            yield from _after_load(backend, probe, job, programs, keeper)
 
 
 def _after_load(
-    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Dict[str, Program]
-) -> Iterator[Row]:
+    backend: Backend, probe: Probe, job: Job, programs: Programs, keeper: Optional[Keeper]
+) -> Iterator[Answer]:
+    judge = Judge(job.golden, job.graph, probe, job.checks, job.save)
     try:
-        yield from _judged(backend, probe, job, asked, programs)
+        for observation in _observe(backend, job, judge, programs):
+            if keeper:
+                keeper.take(observation)
+            began = time.perf_counter()
+            answers = list(judge.see(observation))
+            if isinstance(observation, (Encoded, Stepped)):
+                job.spent(time.perf_counter() - began, "compare")
+            yield from answers
     except StageError as error:  # once it has loaded, refusing is failing, whatever stage the adapter names
         raise StageError("run", error.kind, error.message) from error
 
 
-def _judged(
-    backend: Backend, probe: Probe, job: Job, asked: Sequence[str], programs: Dict[str, Program]
-) -> Iterator[Row]:
-    blame = Blame(backend, job)
-    if set(asked) & {*FORCED, "tokens", "invariance"}:
-        # The oracle for numbers comes first, on programs that never ran; blame for anything else leans on it too.
+def _observe(backend: Backend, job: Job, judge: Judge, programs: Programs) -> Iterator[Observation]:
+    checks = set(judge.checks)
+    if checks & REPLAYED:
+        # The oracle for numbers comes first, on programs that never ran; all else leans on it.
         began = time.perf_counter()
-        judge = blame.judge = force(job, programs)
+        yield from observe_forced(job, programs)
         backend.stages.append({"stage": "run", "seconds": round(time.perf_counter() - began, 4)})
-        if judge.history_misses:  # somewhere between two full looks: a second replay looks at every step
-            again = force(job, compile_parts(backend, job), thorough=True)
-            judge.history_misses = again.history_misses or judge.history_misses
-        series = job.save("trace", judge.saved())
-        first = [_with_series(judge.row(check), series) for check in FORCED if check != "logits" and check in asked]
-        yield from (row for row in first if row.status == "PASS")
-        if set(asked) & {"logits", "tokens"}:
-            blame.tally = decode_all(job, programs)
-        # Failures wait for the free replays, so that the culprit is looked for once, with everything known.
-        yield from (blame.lay(row) for row in first if row.status != "PASS")
-        if "logits" in asked:
-            yield blame.lay(_with_series(judge.row("logits", blame.tally), series))
-        if "tokens" in asked and blame.tally:
-            yield blame.lay(blame.tally.row())
-    if "placement" in asked:
-        yield judge_placement(probe, programs)
-    while programs:  # popped: some runtimes free a program with its last reference
-        programs.popitem()[1].close()
-    if "invariance" in asked:
-        yield blame.lay(judge_invariance(backend, job))
-    if "cost" in asked:
-        yield measure_cost(backend, job)
+        if judge.wants_thorough:
+            with compile_parts(backend, job) as again:
+                yield from observe_forced(job, again, thorough=True)
+        yield Finished(FORCED)
+        if checks & FREE:
+            batches = split_rows(job.golden.free, job.graph.rows)
+            yield from observe_free(job, programs, batches, judge.free.matches)
+    if "placement" in checks:
+        for name, program in programs.items():
+            yield placed(name, program)
+        yield Finished(PLACEMENT)
+    programs.close()
+    if "invariance" in checks:
+        yield from observe_ways(backend, job)
+    if "cost" in checks:
+        yield from observe_cost(backend, job)
 
 
-def _with_series(row: Row, series: str) -> Row:
-    row.series = series
-    return row
-
-
-def judge_placement(probe: Probe, programs: Mapping[str, Program]) -> Row:
-    """Whether the device and precision that the cell's name says did the work, in the runtime's own words."""
-    asked = (probe.device, probe.precision)
-    row = Row("placement", "PASS", metric="parts elsewhere", value=0.0, bound=0.0, compared=len(programs))
-    effective = []
-    for name, program in programs.items():
-        found = program.placement()
-        if found is None:
-            row.status, row.message = "UNVERIFIED", f"{name}: the runtime gives no proof of what did the work"
-            return row
-        row.detail[name] = found.evidence
-        effective.append(found.precision)
-        if (found.device, found.precision) != asked:
-            row.status, row.value = "FAIL", (row.value or 0) + 1
-            row.message = f"{name} ran on {found.device} in {found.precision}, asked for {asked[0]} in {asked[1]}"
-    row.detail["precision"] = {"requested": probe.precision, "effective": sorted(set(effective))}
-    return row
+def placed(name: str, program: Program) -> Placed:
+    """What the runtime says did the work of a part."""
+    placement = program.placement()
+    if placement is None:
+        return Placed(name)
+    return Placed(name, placement.device, placement.precision, placement.evidence)

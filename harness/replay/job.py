@@ -1,9 +1,10 @@
-"""What a worker is asked to do with one graph, and what every check of it needs."""
+"""What a worker is asked to do with one graph, and the programs that it does it with."""
 
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 
@@ -11,16 +12,18 @@ from backends.contract import STAGES, Backend, Part, Program, StageError
 from backends.staged import Reached
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
-from harness.core.rows import Row
+from harness.core.rows import Answer
+from harness.judge.golden import Golden
 from harness.replay.decoder import AdapterError
-from harness.replay.trace import Golden
 
 
-class Job(NamedTuple):
+@dataclass(frozen=True)
+class Job:
     """What is asked of one cell. ``beat`` is called as work goes on: silence means that the runtime hangs.
 
     ``alone``: no other worker runs beside this one, else the cost check gives no figures. ``options`` go to the adapter;
-    ``series`` is the path that sidecar files start with, or empty for none.
+    ``series`` is the path that sidecar files start with, ``keep`` the folder of observations;
+    empty for none. ``backend``: its name, which kept observations carry.
     """
 
     golden: Golden
@@ -30,34 +33,60 @@ class Job(NamedTuple):
     series: str
     beat: Callable[[], None]
     alone: bool = True
+    keep: str = ""
+    backend: str = ""
+    clock: Dict[str, float] = field(default_factory=lambda: {"replay": 0.0, "compare": 0.0})
+    """Seconds spent in the runtime during forced replays, and on judging."""
 
     @property
     def bundle(self) -> Bundle:
         return self.golden.bundle
 
+    def spent(self, seconds: float, on: str = "replay") -> None:
+        self.clock[on] += seconds
+
     def save(self, kind: str, arrays: Mapping[str, np.ndarray]) -> str:
         """Write a sidecar file before the row that names it. Returns its path from the results folder on."""
         if not self.series:
             return ""
-        place = f"{self.series}.{kind}.npz"
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        np.savez_compressed(place, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
-        return "/".join(place.split(os.sep)[-2:])
+        path = f"{self.series}.{kind}.npz"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
+        return "/".join(path.split(os.sep)[-2:])
 
 
-def compile_parts(backend: Backend, job: Job) -> Dict[str, Program]:
-    """Every part made ready. Raises what `compile_part` does; Reached only when no part is refused."""
-    programs: Dict[str, Program] = {}
+class Programs(Dict[str, Program]):
+    """Compiled parts by name. As a context manager it closes them all; some runtimes free one with its last reference."""
+
+    def __enter__(self) -> "Programs":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        while self:
+            self.popitem()[1].close()
+
+
+def compile_parts(backend: Backend, job: Job) -> Programs:
+    """Every part made ready. Raises what `compile_part` does, with nothing left open; Reached only when no part is
+    refused."""
+    programs = Programs()
     short: List[Reached] = []
-    for part in job.graph.parts:
+    try:
+        for part in job.graph.parts:
+            job.beat()
+            try:
+                programs[part.name] = compile_part(backend, part, job.options)
+            except Reached as reached:  # the other parts may be refused yet
+                short.append(reached)
         job.beat()
-        try:
-            programs[part.name] = compile_part(backend, part, job.options)
-        except Reached as reached:  # the other parts may be refused yet
-            short.append(reached)
-    job.beat()
-    if short:
-        raise min(short, key=lambda one: STAGES.index(one.stage))
+        if short:
+            raise min(short, key=lambda reached: STAGES.index(reached.stage))
+    except BaseException:
+        programs.close()
+        raise
     return programs
 
 
@@ -72,19 +101,19 @@ def compile_part(backend: Backend, part: Part, options: Mapping[str, Any]) -> Pr
     except Exception as error:
         raise AdapterError(error) from error
     if len(backend.stages) == known:  # an interpreter: loading is all that it does
-        took = round(time.perf_counter() - began, 4)
-        backend.stages.append({"part": part.name, "stage": "load", "seconds": took})
+        seconds = round(time.perf_counter() - began, 4)
+        backend.stages.append({"part": part.name, "stage": "load", "seconds": seconds})
     return program
 
 
-def short_of_running(check: str, reached: Reached, stages: Sequence[Mapping[str, Any]]) -> Row:
+def short_of_running(check: str, reached: Reached, stages: Sequence[Mapping[str, Any]]) -> Answer:
     """The answer to a check where parts were only parsed, or built: nothing ran, so nothing was compared."""
-    took = sum(one.get("build_seconds", one["seconds"]) for one in stages)
-    size = sum(one.get("bytes", 0) for one in stages)
+    seconds = sum(stage.get("build_seconds", stage["seconds"]) for stage in stages)
+    size = sum(stage.get("bytes", 0) for stage in stages)
     kind = {"parse": "parsed", "build": "built", "load": "loaded"}[reached.stage]
-    made = f"{kind} in {took:.1f} s" + (f", {size / 2**20:.1f} MiB" if size else "")
-    words = f"{made}; not run: {reached.absent.reason}; {reached.absent.remedy}"
-    return Row(check, "ABSENT", reached.stage, kind, message=one_line(words))
+    done = f"{kind} in {seconds:.1f} s" + (f", {size / 2**20:.1f} MiB" if size else "")
+    message = f"{done}; not run: {reached.absent.reason}; {reached.absent.remedy}"
+    return Answer(check, "ABSENT", reached.stage, kind, message=one_line(message))
 
 
 NOISE = re.compile(

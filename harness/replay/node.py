@@ -1,21 +1,25 @@
 """Run one ONNX node test through an adapter: one operator, fixed inputs, the outputs that ONNX expects."""
 
 import traceback
-from typing import Any, Dict, Mapping
+from dataclasses import replace
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
 from backends.contract import Backend, Part, Port, Probe, StageError
 from backends.staged import Reached
 from harness.core import verdict
-from harness.core.rows import Row
+from harness.core.rows import Answer
 from harness.judge.equal import difference
-from harness.replay.cell import judge_placement
+from harness.judge.placement import judge_placement
+from harness.replay.cell import placed
 from harness.replay.decoder import AdapterError
 from harness.replay.job import compile_part, one_line, short_of_running
 
+Arrays = Dict[str, np.ndarray]
 
-def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
+
+def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Answer:
     """The answer to one test. ``compared`` counts elements of the outputs.
 
     ``test``: ``name``; ``model``, the path of its .onnx; ``data``, the path of an .npz with each input as ``in:NAME`` and
@@ -23,50 +27,46 @@ def run_test(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
     """
     backend.stages = []
     try:
-        row = _answer(backend, probe, test)
+        answer = _answer(backend, probe, test)
     except Reached as reached:
-        row = short_of_running("operator", reached, backend.stages)
+        answer = short_of_running("operator", reached, backend.stages)
     except StageError as error:
-        status = verdict.of_refusal(error.stage, error.kind)
-        row = Row("operator", status, error.stage, error.kind, message=error.message)
-        row.detail["said"] = error.message[-4000:]
+        status, detail = verdict.of_refusal(error.stage, error.kind), {"said": error.message[-4000:]}
+        answer = Answer("operator", status, error.stage, error.kind, message=error.message, detail=detail)
     except Exception as error:  # noqa: BLE001 - it must become a row
         traceback.print_exc()
         words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
-        row = Row("operator", "ERROR", "run", "other", message=words)
-        row.detail["said"] = traceback.format_exc()[-4000:]
-    # The stamped copy lies in a folder of a moment: its path would make one refusal look like many.
-    row.message = one_line(row.message.replace(test["model"], f"{test['name']}.onnx"))
-    return row
+        detail = {"said": traceback.format_exc()[-4000:]}
+        answer = Answer("operator", "ERROR", "run", "other", message=words, detail=detail)
+    # The stamped copy lies in a temporary folder: its path would make one refusal look like many.
+    return replace(answer, message=one_line(answer.message.replace(test["model"], f"{test['name']}.onnx")))
 
 
-def _answer(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Row:
+def _answer(backend: Backend, probe: Probe, test: Mapping[str, Any]) -> Answer:
     feeds, expected = _load(test["data"])
     part = Part("node", test["model"], _ports(feeds), _ports(expected))
-    program = compile_part(backend, part, {})
     try:
-        try:
-            outputs = program.run(feeds)
-            placement = judge_placement(probe, {"node": program})
-        except StageError as error:  # once it has loaded, refusing is failing, whatever stage the adapter names
-            raise StageError("run", error.kind, error.message) from error
-        finally:
-            program.close()
-    except StageError:
+        with compile_part(backend, part, {}) as program:
+            try:
+                outputs = program.run(feeds)
+                placement = judge_placement(probe, [placed("node", program)])
+            except StageError as error:  # once it has loaded, refusing is failing, whatever stage the adapter names
+                raise StageError("run", error.kind, error.message) from error
+    except (StageError, Reached, AdapterError):
         raise
     except Exception as error:
         raise AdapterError(error) from error
     problem = _compare(outputs, expected)
     if problem:
-        return Row("operator", "FAIL", message=problem)
+        return Answer("operator", "FAIL", message=problem)
     compared = sum(array.size for array in expected.values())
-    return Row("operator", placement.status, message=placement.message, compared=compared)
+    return Answer("operator", placement.status, message=placement.message, compared=compared)
 
 
-def _load(place: str) -> "tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]":
+def _load(path: str) -> Tuple[Arrays, Arrays]:
     """Inputs and expected outputs, each in the order of the graph. Texts are objects, as runtimes take and give them."""
-    sides: Dict[str, Dict[str, np.ndarray]] = {"in": {}, "out": {}}
-    with np.load(place, allow_pickle=False) as saved:
+    sides: Dict[str, Arrays] = {"in": {}, "out": {}}
+    with np.load(path, allow_pickle=False) as saved:
         for key in saved.files:
             side, _, name = key.partition(":")
             array = saved[key]
@@ -74,7 +74,7 @@ def _load(place: str) -> "tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]":
     return sides["in"], sides["out"]
 
 
-def _ports(arrays: Mapping[str, np.ndarray]) -> "tuple[Port, ...]":
+def _ports(arrays: Mapping[str, np.ndarray]) -> Tuple[Port, ...]:
     return tuple(Port(name, array.dtype.name, array.shape) for name, array in arrays.items())
 
 

@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 from dataclasses import replace
-from typing import Dict, Iterator, Tuple
+from typing import Iterator, Tuple
 
-from backends.contract import Backend, Part, Program, StageError
-from harness.core.rows import Row
-from harness.replay.job import Job, compile_parts, one_line
+from backends.contract import Backend, Part, StageError
+from harness.core.rows import Answer
+from harness.replay.job import Job, Programs, compile_parts, one_line
 
 FIELD = 0x08
 """Tag of ModelProto.ir_version, which protobuf writes first; the version is the one byte that follows."""
@@ -18,7 +18,7 @@ OLDEST = 3
 
 
 @contextlib.contextmanager
-def restamped(backend: Backend, job: Job, refusal: StageError) -> Iterator[Tuple[Job, Dict[str, Program]]]:
+def restamped(backend: Backend, job: Job, refusal: StageError) -> Iterator[Tuple[Job, Programs]]:
     """The job on copies of its files, under the newest older IR version that the backend does not refuse, compiled.
 
     Raises the refusal as it was when no stamp helps, with what came instead when the graph is then refused for another
@@ -28,7 +28,7 @@ def restamped(backend: Backend, job: Job, refusal: StageError) -> Iterator[Tuple
         for name in job.bundle.weights(job.graph):
             shutil.copy(os.path.join(job.bundle.path, name), folder)
         for stamp in range(job.graph.ir - 1, OLDEST - 1, -1):
-            again = job._replace(graph=replace(job.graph, ir=stamp, parts=_parts(job, folder, stamp)))
+            again = replace(job, graph=replace(job.graph, ir=stamp, parts=_parts(job, folder, stamp)))
             try:
                 programs = compile_parts(backend, again)
             except StageError as error:
@@ -38,7 +38,8 @@ def restamped(backend: Backend, job: Job, refusal: StageError) -> Iterator[Tuple
                     f"{one_line(refusal.message)}; re-stamped as IR {stamp}: {error.kind}: {one_line(error.message)}"
                 )
                 raise StageError(refusal.stage, "ir", words) from error
-            yield again, programs
+            with programs:
+                yield again, programs
             return
     raise refusal
 
@@ -46,27 +47,27 @@ def restamped(backend: Backend, job: Job, refusal: StageError) -> Iterator[Tuple
 def _parts(job: Job, folder: str, stamp: int) -> Tuple[Part, ...]:
     parts = []
     for part in job.graph.parts:
-        place = os.path.join(folder, os.path.basename(part.path))
+        path = os.path.join(folder, os.path.basename(part.path))
         with open(part.path, "rb") as stream:
             content = bytearray(stream.read())
         if content[0] != FIELD or content[1] != job.graph.ir:
             raise StageError("parse", "ir", f"{part.path} does not begin with its IR version; it cannot be re-stamped")
         content[1] = stamp
-        with open(place, "wb") as stream:
+        with open(path, "wb") as stream:
             stream.write(content)
-        parts.append(replace(part, path=place))
+        parts.append(replace(part, path=path))
     return tuple(parts)
 
 
-def as_shipped(row: Row, refusal: StageError, stamp: int) -> Row:
+def as_shipped(answer: Answer, refusal: StageError, stamp: int) -> Answer:
     """The answer that a re-stamped graph gave, as one about the graph that was shipped: refused, and what would help."""
-    seen = {"ir": stamp, "status": row.status, "message": row.message}
+    seen = {"ir": stamp, "status": answer.status, "message": answer.message}
     return replace(
-        row,
+        answer,
         status="UNSUPPORTED",
         stage=refusal.stage,
         kind="ir",
-        knob=f"ir={stamp}" if row.status == "PASS" else "",
-        message=f"{one_line(refusal.message)}; re-stamped as IR {stamp}: {row.status} {row.message}".strip(),
-        detail={**row.detail, "restamped": seen},
+        knob=f"ir={stamp}" if answer.status == "PASS" else "",
+        message=f"{one_line(refusal.message)}; re-stamped as IR {stamp}: {answer.status} {answer.message}".strip(),
+        detail={**answer.detail, "restamped": seen},
     )

@@ -1,4 +1,4 @@
-"""The host's side of isolation: one worker process a backend, whose death, hang or hunger becomes rows."""
+"""The host's side of isolation: one worker process a backend. Crashes, hangs and memory overruns become answers."""
 
 import contextlib
 import json
@@ -10,14 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backends.contract import Probe
 from harness.core import selectors
 from harness.core.errors import UserError
 from harness.core.memory import resident
-from harness.core.rows import Row, from_dict
+from harness.core.rows import Answer, answer_from, to_json
 
 TICK = 0.2
 TAIL = 2000
@@ -54,11 +54,27 @@ class Died(Exception):
         super().__init__(message)
         self.status, self.kind, self.message, self.log = status, kind, message, log
 
+    @property
+    def words(self) -> str:
+        """What happened, for a knob that did it."""
+        return f"hung: {self.message}" if self.status == "TIMEOUT" else self.message
+
 
 class Worker:
-    """Runs one backend in a process of its own. ``python`` is the interpreter that has the runtime."""
+    """Runs one backend in a process of its own. ``python`` is the interpreter that has the runtime.
 
-    def __init__(self, bundle: str, selector: selectors.Selector, limits: Limits, python: str | None = None) -> None:
+    ``module``: what answers instead of ``harness.replay``, with its arguments; it then needs no selector.
+    """
+
+    def __init__(
+        self,
+        bundle: str,
+        selector: selectors.Selector | None,
+        limits: Limits,
+        python: str | None = None,
+        module: Sequence[str] = (),
+    ) -> None:
+        self.module = tuple(module)
         self.bundle = bundle
         self.selector = selector
         self.limits = limits
@@ -74,18 +90,25 @@ class Worker:
         """Start the process without waiting for it, so that imports overlap with the host's own work."""
         if self._process is not None:
             return
-        paths = [selectors.ROOT] + ([self.selector.folder] if self.selector.folder else [])
+        folder = self.selector.folder if self.selector else None
+        paths = [selectors.ROOT, *([folder] if folder else [])]
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         self._buffer = b""
         self._process = subprocess.Popen(
-            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment,
+            self._command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         if self.share and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self.share)
 
     def _command(self) -> list[str]:
+        if self.selector is None:
+            return [self.python, "-m", *self.module]
         return [self.python, "-m", "harness.replay", self.bundle, "--backend", self.selector.text, "--serve"]
 
     def probe(self) -> Found:
@@ -100,50 +123,114 @@ class Worker:
     def _greet(self) -> Found:
         try:
             self.start()
-            said = self._read()
+            message = self._read()
         except Died as died:
             self.stop()
             # Some wheels of before numpy 2 do not refuse it, they crash.
             hint = "; if it was built for numpy 1: pip install 'numpy<2'" if died.kind == "signal" else ""
             words = f"{died.message} while it was asked what it is{hint}"
             return Found(
-                failure=Row("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log})
+                failure=Answer("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log})
             )
         except OSError as error:
-            return Found(failure=Row("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
-        if "unknown" in said:
+            return Found(failure=Answer("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+        if "unknown" in message:
             self.stop()
-            raise UserError(said["unknown"])
-        if "absent" in said:
+            raise UserError(message["unknown"])
+        if "absent" in message:
             self.stop()
-            return Found(absent=said["absent"])
-        if "probe" in said:
-            deep = {name: said[name] for name in ("surroundings", "depth", "missing")}
-            return Found(probe=Probe(**said["probe"]), **deep)
+            return Found(absent=message["absent"])
+        if "probe" in message:
+            deep = {name: message[name] for name in ("surroundings", "depth", "missing")}
+            return Found(probe=Probe(**message["probe"]), **deep)
         log = self._tail()
         self.stop()
         return Found(
-            failure=Row("probe", "ERROR", "probe", "other", message=str(said.get("error")), detail={"said": log})
+            failure=Answer("probe", "ERROR", "probe", "other", message=str(message.get("error")), detail={"said": log})
         )
 
     def replay(
-        self, graph: str, checks: Sequence[str], series: str, options: dict[str, Any], alone: bool = True
-    ) -> Iterator[Row]:
-        """The rows of one cell as they come. ``alone``: no other worker runs beside this one."""
-        if self.share:  # some runtimes do not look at what they may use
-            options = {"threads": len(self.share), **options}
-        request = {"graph": graph, "checks": list(checks), "series": series, "options": options, "alone": alone}
-        return self._ask(request, checks)
+        self,
+        graph: str,
+        checks: Sequence[str],
+        series: str,
+        options: Dict[str, Any],
+        alone: bool = True,
+        keep: str = "",
+    ) -> Iterator[Answer]:
+        """The answers of one cell as they come. ``alone``: no other worker runs beside this one; ``keep``: the folder that
+        observations are written to."""
+        request = {
+            "graph": graph,
+            "checks": list(checks),
+            "series": series,
+            "options": self._shared(options),
+            "alone": alone,
+            "keep": keep,
+        }
+        return self.ask(request, checks)
 
-    def run_test(self, test: dict[str, str]) -> Row:
+    def explain(self, graph: str, answers: Sequence[Answer], options: Dict[str, Any]) -> Iterator[Answer]:
+        """The failed answers of one cell again, with blame, knob and evidence.
+
+        A knob that kills or hangs the worker is noted with how, and the others are tried in a new one. Whatever goes wrong,
+        the verdicts stay as they were. The next question finds a fresh worker: a knob may have left anything behind.
+        """
+        amended: Dict[str, Answer] = {answer.check: answer for answer in answers}
+        tried: Dict[str, str] = {}
+        finished = False
+        while not finished:
+            request = {
+                "graph": graph,
+                "explain": [json.loads(to_json(answer)) for answer in answers],
+                "tried": tried,
+                "options": self._shared(options),
+            }
+            trying = ""
+            try:
+                for message in self._exchange(request):
+                    trying = message.get("trying", trying)
+                    if "answer" in message:
+                        amended[message["answer"].check] = message["answer"]
+                finished = True
+            except Died as died:
+                if not trying or trying in tried:
+                    note = {**tried, trying or "the worker, before any knob": died.words}
+                    amended = {
+                        check: replace(answer, detail={**answer.detail, "knobs": note})
+                        for check, answer in amended.items()
+                    }
+                    finished = True
+                tried[trying] = died.words
+            finally:
+                self.stop()
+        yield from amended.values()
+
+    def _shared(self, options: Dict[str, Any]) -> Dict[str, Any]:
+        """Options that tell a runtime of its share of the processors: some do not look at what they may use."""
+        return {"threads": len(self.share), **options} if self.share else options
+
+    def run_test(self, test: Dict[str, str]) -> Answer:
         """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""
-        (row,) = self._ask({"test": test}, ["operator"])
-        return row
+        (answer,) = self.ask({"test": test}, ["operator"])
+        return answer
 
-    def _ask(self, request: dict[str, Any], checks: Sequence[str]) -> Iterator[Row]:
-        """The rows that answer. When the worker dies, the checks not yet answered say how; the next call starts a new
+    def ask(self, request: Dict[str, Any], checks: Sequence[str]) -> Iterator[Answer]:
+        """The answers to a request. When the worker dies, the checks not yet answered say how; the next call starts a new
         one."""
-        left: list[str] = list(checks)
+        left: List[str] = list(checks)
+        try:
+            for message in self._exchange(request):
+                if "answer" in message:
+                    answer: Answer = message["answer"]
+                    left.remove(answer.check)
+                    yield answer
+        except Died as died:
+            for check in left:
+                yield Answer(check, died.status, "run", died.kind, message=died.message, detail={"said": died.log})
+
+    def _exchange(self, request: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+        """Send a request; gives each message that comes until it is done. Raises Died; the worker is stopped then."""
         finished = False
         try:
             if self._process is None:
@@ -151,21 +238,13 @@ class Worker:
                 self._read()
             self._send(request)
             while True:
-                said = self._read()
-                if "done" in said:
+                message = self._read()
+                if "done" in message:
                     finished = True
                     return
-                if "row" in said:
-                    row = said["row"]
-                    left.remove(row.check)
-                    yield row
-        except Died as died:
-            finished = True
-            self.stop()
-            for check in left:
-                yield Row(check, died.status, "run", died.kind, message=died.message, detail={"said": died.log})
+                yield message
         finally:
-            if not finished:  # the caller left in mid-cell: what is still to come must not answer the next question
+            if not finished:  # it died, or the caller left: what is still to come must not answer the next question
                 self.stop()
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -189,14 +268,14 @@ class Worker:
                 self._buffer = rest
                 try:
                     said: dict[str, Any] = json.loads(line)
-                    if "row" in said:
-                        said["row"] = from_dict(said["row"])
+                    if "row" in message:
+                        message["row"] = from_dict(message["row"])
                 except (ValueError, TypeError, AttributeError) as error:
                     words = f"printed {line[:80]!r} where answers are expected"
                     raise Died("CRASH", "wire", words, self._tail()) from error
-                if "beat" in said:
+                if "beat" in message:
                     continue
-                return said
+                return message
             if io_select.select([stream], [], [], TICK)[0]:
                 block = os.read(stream, 1 << 16)
                 if not block:
@@ -207,8 +286,8 @@ class Worker:
                 raise Died("TIMEOUT", "hang", f"no sign of life for {self.limits.silence:g} s", self._tail())
             used = resident(self._process.pid)
             if self.limits.memory and used > self.limits.memory:
-                message = f"uses {used / 2**30:.2f} GiB, the limit is {self.limits.memory / 2**30:.2f} GiB"
-                raise Died("ERROR", "memory", message, self._tail())
+                words = f"uses {used / 2**30:.2f} GiB, the limit is {self.limits.memory / 2**30:.2f} GiB"
+                raise Died("ERROR", "memory", words, self._tail())
 
     def _died(self) -> Died:
         assert self._process is not None

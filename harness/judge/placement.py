@@ -1,0 +1,41 @@
+"""The check ``placement``: the device and precision that the cell's name says did the work, in the runtime's own words."""
+
+from typing import Any, Dict, Sequence
+
+from backends.contract import Probe
+from harness.core.observations import Placed
+from harness.core.rows import Answer
+
+
+def judge_placement(probe: Probe, placed: Sequence[Placed]) -> Answer:
+    """``placed``: one of each part. UNVERIFIED where a part gives no proof, FAIL where something else did the work."""
+    detail: Dict[str, Any] = {}
+    elsewhere = []
+    for part in placed:
+        if not part.device:
+            message = f"{part.part}: the runtime gives no proof of what did the work"
+            return _answer("UNVERIFIED", placed, float(len(elsewhere)), message, detail)
+        detail[part.part] = part.evidence
+        if (part.device, part.precision) != (probe.device, probe.precision):
+            elsewhere.append(part)
+    effective = sorted({part.precision for part in placed})
+    detail["precision"] = {"requested": probe.precision, "effective": effective}
+    message = ""
+    if elsewhere:
+        last = elsewhere[-1]
+        asked = f"asked for {probe.device} in {probe.precision}"
+        message = f"{last.part} ran on {last.device} in {last.precision}, {asked}"
+    return _answer("FAIL" if elsewhere else "PASS", placed, float(len(elsewhere)), message, detail)
+
+
+def _answer(status: str, placed: Sequence[Placed], value: float, message: str, detail: Dict[str, Any]) -> Answer:
+    return Answer(
+        "placement",
+        status,
+        metric="parts elsewhere",
+        value=value,
+        bound=0.0,
+        compared=len(placed),
+        message=message,
+        detail=detail,
+    )

@@ -1,0 +1,109 @@
+"""Who is to blame for what failed: the golden, the witness, and the adapter's knobs. Runs after the verdict is written."""
+
+import traceback
+from dataclasses import replace
+from typing import Callable, Dict, Iterator, List, Mapping, Sequence
+
+from backends.contract import Backend, Knob, Probe, StageError
+from backends.staged import Reached
+from harness.core import verdict
+from harness.core.batch import split_rows
+from harness.core.rows import Answer
+from harness.judge import blame
+from harness.judge.judge import FREE, Judge
+from harness.replay.decoder import AdapterError, ContractError
+from harness.replay.job import Job, compile_parts, one_line
+from harness.replay.observe import observe_forced, observe_free
+
+CLEARS = "clears it"
+UNREPEATABLE = "another session of the same options is right: not repeatable from session to session"
+
+
+def explain(
+    backend: Backend,
+    probe: Probe,
+    job: Job,
+    answers: Sequence[Answer],
+    tried: Mapping[str, str],
+    trying: Callable[[str], None],
+) -> Iterator[Answer]:
+    """The failed answers of one cell again, with ``blame``, ``knob``, and the evidence in their detail.
+
+    ``tried``: knobs that are already known, with what came of them: one that kills the process is not turned again.
+    ``trying`` is told the name of each knob before it is turned.
+    """
+    wrong = wrong_checks(answers)
+    numbers = [check for check in wrong if check in verdict.FORCED]
+    golden = blame.golden_contradicts_itself(job.golden)
+    witness = blame.witness_is_wrong(job.golden, job.graph, numbers)
+    outcomes = dict(tried)
+    cleared = _clearing_knob(backend, probe, job, wrong, outcomes, trying) if wrong else ""
+    repeatable = True
+    if cleared:
+        trying("")
+        repeatable = bool(_wrong_now(backend, probe, job, bool(FREE & set(wrong))))
+    knob = cleared if repeatable else ""
+    culprit = _knob(backend, knob).culprit if knob else "runtime"
+    evidence = blame.Evidence(golden, witness, bool(numbers), knob, culprit)
+    for answer in answers:
+        detail = {**answer.detail, "evidence": evidence._asdict(), "knobs": outcomes}
+        message = answer.message if repeatable else f"{answer.message}; {UNREPEATABLE}"
+        culprit = blame.culprit(answer.check, evidence)
+        yield replace(answer, blame=culprit, knob=knob, message=message, detail=detail)
+
+
+def wrong_checks(answers: Sequence[Answer]) -> List[str]:
+    """The numeric checks that failed, also those that nobody asked for."""
+    forced = {check for answer in answers for check in answer.detail.get("forced", [])}
+    tokens = any(answer.check == "tokens" for answer in answers)
+    return [check for check in verdict.FORCED if check in forced] + (["tokens"] if tokens else [])
+
+
+def _knob(backend: Backend, name: str) -> Knob:
+    knob = backend.capabilities.knobs[name]
+    return knob if isinstance(knob, Knob) else Knob(knob)  # adapters of earlier releases name the options alone
+
+
+def _clearing_knob(
+    backend: Backend,
+    probe: Probe,
+    job: Job,
+    wrong: Sequence[str],
+    outcomes: Dict[str, str],
+    trying: Callable[[str], None],
+) -> str:
+    """The first knob with which everything passes, or nothing; ``outcomes`` gets what came of each."""
+    for name in backend.capabilities.knobs:
+        if name in outcomes:
+            continue
+        trying(name)
+        options = {**job.options, **_knob(backend, name).options}
+        turned = replace(job, options=options, series="", keep="", clock=dict(job.clock))
+        try:
+            still = _wrong_now(backend, probe, turned, bool(FREE & set(wrong)))
+        except (StageError, ContractError, Reached) as error:
+            outcomes[name] = f"refused: {one_line(str(error))}"
+        except Exception as error:  # noqa: BLE001 - whatever an adapter raises here leaves the verdict as it is
+            traceback.print_exc()
+            cause = error.__cause__ if isinstance(error, AdapterError) else error
+            outcomes[name] = f"raised {type(cause).__name__}: {one_line(str(cause))}"
+        else:
+            outcomes[name] = f"does not clear it: {', '.join(still)} still wrong" if still else CLEARS
+            if not still:
+                return name
+    return ""
+
+
+def _wrong_now(backend: Backend, probe: Probe, job: Job, free: bool) -> List[str]:
+    """The numeric checks that fail in a replay on programs compiled now; ``free``: in the free replays too."""
+    judge = Judge(job.golden, job.graph, probe, ())
+    with compile_parts(backend, job) as programs:
+        for observation in observe_forced(job, programs):
+            list(judge.see(observation))
+        wrong = judge.wrong_forced()
+        if wrong or not free:
+            return wrong
+        batches = split_rows(job.golden.free, job.graph.rows)
+        for observation in observe_free(job, programs, batches, judge.free.matches):
+            list(judge.see(observation))
+    return judge.wrong_forced() + ([] if judge.free.answer().status == "PASS" else ["tokens"])
