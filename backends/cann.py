@@ -66,7 +66,7 @@ class Backend(contract.Backend):
     def offline(self, part: contract.Part, sizes: Dict[str, int]) -> str:
         """Path of the part's offline model for these sizes, compiled when it is new. Raises StageError."""
         fixed = {**sizes, "past": -1}
-        shapes = [[fixed.get(size, size) for size in port.shape] for port in part.inputs]
+        shapes = [[_size(size, fixed) for size in port.shape] for port in part.inputs]
         words = ["--input_shape=" + ";".join(f"{port.name}:{_list(shape)}" for port, shape in zip(part.inputs, shapes))]
         moving = sum(shape.count(-1) for shape in shapes)
         if moving:
@@ -83,6 +83,10 @@ class Backend(contract.Backend):
                 raise contract.refusal("build", [said or "atc gave no model"], REFUSALS)
             self.files[key] = place + ".om"
         return self.files[key]
+
+
+def _size(dim: contract.Dim, sizes: Dict[str, int]) -> contract.Dim:
+    return sizes.get(dim, dim) if isinstance(dim, str) else dim
 
 
 def _list(sizes: Any) -> str:

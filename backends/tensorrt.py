@@ -49,9 +49,10 @@ class Backend(staged.Staged):
         return builder, network
 
     def build(self, parsed: Any, part: contract.Part, options: Dict[str, Any]) -> bytes:
+        builder, network = parsed
         grows = any("past" in port.shape for port in part.inputs)
         for least in (0, 1) if grows else (0,):  # a version that refuses an empty cache may build for longer ones
-            plan = self._plan(*parsed, part, options, {**SIZES, "past": (least, *SIZES["past"][1:])})
+            plan = self._plan(builder, network, part, options, {**SIZES, "past": (least, *SIZES["past"][1:])})
             if plan is not None:
                 return bytes(plan)
         raise contract.refusal("build", self.log.said, REFUSALS)
@@ -111,7 +112,7 @@ class _Program(contract.Program):
         self.numbered = not hasattr(engine, "num_io_tensors")  # before 8.5 a tensor was a binding with a number
         if self.numbered:
             names = [engine.get_binding_name(at) for at in range(engine.num_bindings)]
-            keys, dtype, profile = range(len(names)), engine.get_binding_dtype, engine.get_profile_shape
+            keys, dtype, profile = list(range(len(names))), engine.get_binding_dtype, engine.get_profile_shape
             self.set_shape, self.shape = context.set_binding_shape, context.get_binding_shape
         else:
             keys = names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
