@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pytest
 
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.graph import Graph
 from harness.run import preflight
 from tests import helpers
 from tests.conftest import Draft
@@ -86,6 +88,17 @@ def _batch(rows: list[int]) -> Callable[[Draft], None]:
     return lambda draft: draft.manifest(lambda manifest: manifest["batches"]["forced"].append(rows))
 
 
+def _role(part: str, side: str, index: int, role: object) -> Callable[[Draft], None]:
+    """Another role for one port of every graph's part of that name."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        for graph in manifest["graphs"]:
+            if part in graph["parts"]:
+                graph["parts"][part][side][index][3] = role
+
+    return lambda draft: draft.manifest(change)
+
+
 def _sealed(name: str, content: bytes) -> Callable[[Draft], None]:
     """Other content, and a manifest that vouches for it."""
 
@@ -118,8 +131,12 @@ BAD = {
     "binary manifest": Bad(lambda draft: draft.put("manifest.json", b"\xff\xfe\x00"), ("manifest.json is damaged",)),
     "foreign manifest": Bad(lambda draft: draft.put("manifest.json", b'{"name": "x"}'), ("is not a bundle's",)),
     "list for a manifest": Bad(lambda draft: draft.put("manifest.json", b"[1]"), ("is not a bundle's",)),
-    "newer schema": Bad(_set(schema=3), ("schema 3", "reads schemas 1 to 2", "update the checkout")),
+    "newer schema": Bad(_set(schema=4), ("schema 4", "reads schemas 1 to 3", "update the checkout")),
     "schema of another type": Bad(_set(schema="1"), ("schema '1'",)),
+    "unknown role": Bad(_role("step", "inputs", 0, "token"), ("step port input_ids", "unknown role 'token'")),
+    "role of a layer without a number": Bad(_role("step", "outputs", 1, "self.key"), ("unknown role 'self.key'",)),
+    "role that is a number": Bad(_role("step", "inputs", 0, 5), ("manifest.json does not say",)),
+    "role twice": Bad(_role("step", "inputs", 0, "source.mask"), ("step", "two ports", "one role")),
     "missing file": Bad(lambda draft: (draft.place / "tokens.npy").unlink(), ("tokens.npy is missing",)),
     "truncated file": Bad(_cut("trace_self.npy", 5000), ("trace_self.npy has 5000 bytes",)),
     "empty file": Bad(_cut(STEP, 0), (f"{STEP} has 0 bytes",)),
@@ -268,15 +285,15 @@ def _sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
 
 
 def test_pickles_are_refused_by_the_array_itself(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pickled("margins")(draft)
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+    _pickled("top_logits")(draft)
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
 
 
 def test_a_pickle_of_few_bytes_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft.put("margins.npy", SMALL_TRAP)
+    draft.put("top_logits.npy", SMALL_TRAP)
     draft.reseal()
     assert len(SMALL_TRAP) <= 128
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
     np.load(io.BytesIO(SMALL_TRAP), allow_pickle=True)
     assert (tmp_path / "sprung").exists(), "the trap does not work, so the test above proves nothing"
 
@@ -364,3 +381,37 @@ def test_ids_outside_the_vocabulary_fail_the_artifact(draft: Draft) -> None:
     row = preflight.check(bundle, bundle.graphs[0])
     assert row.status == "FAIL"
     assert "source_ids: id 10000000 is outside the vocabulary" in row.message
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_earlier_schemas_give_the_same_roles(draft: Draft, schema: int) -> None:
+    """They say no roles: those are read off Optimum's names."""
+
+    def older(manifest: dict[str, Any]) -> None:
+        manifest["schema"] = schema
+        for part in (part for graph in manifest["graphs"] for part in graph["parts"].values()):
+            for side in ("inputs", "outputs"):
+                part[side] = [[name, dtype, shape] for name, dtype, shape, _ in part[side]]
+
+    draft.manifest(older)
+    assert Bundle(str(draft.place)).graphs == _moved(Bundle(str(helpers.EMBEDDED), verify=False).graphs, draft.place)
+
+
+def _moved(graphs: tuple[Graph, ...], folder: Path) -> tuple[Graph, ...]:
+    """The same graphs in another folder."""
+
+    def moved(graph: Graph) -> Graph:
+        parts = tuple(replace(part, path=str(folder / Path(part.path).name)) for part in graph.parts)
+        return replace(graph, parts=parts)
+
+    return tuple(map(moved, graphs))
+
+
+def test_an_earlier_schema_with_a_name_that_is_not_optimums_is_refused(draft: Draft) -> None:
+    def renamed(manifest: dict[str, Any]) -> None:
+        manifest["schema"] = 2
+        manifest["graphs"][0]["parts"]["step"]["inputs"][0] = ["tok", "int64", ["batch", 1]]
+
+    draft.manifest(renamed)
+    with pytest.raises(UserError, match="step port tok has the unknown role ''"):
+        Bundle(str(draft.place))

@@ -64,9 +64,9 @@ class Bundle:
         # Imported here, because a worker trusts its host and starts sooner without.
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
-            total = sum(pool.map(self.verify_file, self.files, self.files.values()))
         try:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
+                total = sum(pool.map(self.verify_file, self.files, self.files.values()))
             self._check_content()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._about.refuse(f"manifest.json does not say what schema {manifest.SCHEMA} asks for ({error!r})")

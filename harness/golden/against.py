@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.batch import Batch
+from harness.core.batch import Batch, trace_order
 from harness.core.bundle import Bundle
-from harness.golden.decode import trace_order
 
 SETTINGS = (("signature", "recorded with"), ("model", "model file"), ("decode", "decode rule"), ("dims", "dimension"))
 UNITS = {"logits": "step", "self": "step", "encoder": "source position", "cross": "source position"}
@@ -120,7 +119,7 @@ def _places(bundle: Bundle, output: str) -> dict[Place, int]:
 
 def _order(batch: Batch, output: str) -> list[Place]:
     if UNITS[output] == "step":
-        return list(trace_order(batch))
+        return trace_order(batch)
     return [(int(row), int(at)) for row, at in zip(*np.nonzero(batch.mask), strict=True)]
 
 

@@ -15,8 +15,8 @@ import onnx
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from backends.contract import first_line
 from harness.core.errors import UserError
-from harness.golden import first_line
 from harness.golden.parts import STATIC, Traceable
 from harness.run import preflight
 
@@ -46,7 +46,10 @@ def export_part(part: Traceable, exporter: str, opset: int, place: Path) -> tupl
 
 def write(part: Traceable, exporter: str, opset: int, place: Path) -> None:
     """Let an exporter of EXPORTERS write the file as it does; it prints and raises what it likes."""
-    names = {"input_names": list(part.inputs), "output_names": list(part.outputs)}
+    names = {
+        "input_names": [port.name for port in part.inputs],
+        "output_names": [port.name for port in part.outputs],
+    }
     if exporter == "dynamo":
         program = torch.onnx.export(part.program, (), opset_version=opset, dynamo=True, verbose=False, **names)
         program.save(str(place), external_data=False)
@@ -56,8 +59,8 @@ def write(part: Traceable, exporter: str, opset: int, place: Path) -> None:
         part.examples,
         str(place),
         dynamic_axes={
-            name: {axis: dim for axis, dim in enumerate(shape) if isinstance(dim, str)}
-            for name, shape in {**part.inputs, **part.outputs}.items()
+            name: {axis: dim for axis, dim in enumerate(port.shape) if isinstance(dim, str)}
+            for name, port in part.ports.items()
         },
         opset_version=opset,
         dynamo=False,
@@ -69,8 +72,8 @@ def settle(part: Traceable, place: Path) -> tuple[dict[str, Any], int]:
     """Rewrite an exported file: the lowest IR version that its opset allows, nothing of this machine, weights beside it.
 
     Returns the manifest's entry and the IR version. The entry: ``file``, ``weights`` (files), ``inputs`` and ``outputs``
-    (rows of name, dtype, shape) as the graph really declares them: the exporter drops an input that the graph does not
-    use. Raises UserError.
+    (rows of name, dtype, shape, role) as the graph really declares them: the exporter drops an input that the graph does
+    not use. Raises UserError.
     """
     model = onnx.load(str(place))
     model.ir_version = helper.find_min_ir_version_for(model.opset_import)
@@ -246,20 +249,18 @@ def _move_weights(model: ModelProto, folder: Path) -> list[str]:
 
 
 def _ports(values: Any, part: Traceable, file: str) -> list[list[Any]]:
-    """Rows of name, dtype and shape; sizes that the exporter could not infer get their true ones.
+    """Rows of name, dtype, shape and role; sizes that the exporter could not infer get their true ones.
 
     Raises UserError where the graph fixed a size that was to be dynamic, or another size than the model has.
     """
-    expected = {**part.inputs, **part.outputs}
     rows = []
     for value in values:
-        kind = value.type.tensor_type
+        port, kind = part.ports[value.name], value.type.tensor_type
         shape = [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
-        wanted = list(expected[value.name])
-        if len(shape) != len(wanted) or any(
-            isinstance(got, int) and got != want for got, want in zip(shape, wanted, strict=True)
-        ):
-            raise UserError(f"export of {file}: {value.name} came out as {shape}, not {wanted}; leave this opset out")
-        kind.shape.CopyFrom(helper.make_tensor_type_proto(kind.elem_type, wanted).tensor_type.shape)
-        rows.append([value.name, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, wanted])
+        expected = list(port.shape)
+        fixed = any(isinstance(size, int) and size != dim for size, dim in zip(shape, expected, strict=False))
+        if len(shape) != len(expected) or fixed:
+            raise UserError(f"export of {file}: {port.name} came out as {shape}, not {expected}; leave this opset out")
+        kind.shape.CopyFrom(helper.make_tensor_type_proto(kind.elem_type, expected).tensor_type.shape)
+        rows.append([port.name, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, expected, port.role])
     return rows

@@ -28,7 +28,7 @@ import onnx.version_converter
 import torch
 from tqdm import tqdm
 
-from backends.contract import Part, Port, first_kind
+from backends.contract import Part, Port, first_kind, first_line
 from harness.core import verdict
 from harness.core.bundle import Bundle
 from harness.core.cell import Cell
@@ -37,7 +37,7 @@ from harness.core.graph import Graph
 from harness.core.rowfiles import Writer
 from harness.core.rows import Row, to_json
 from harness.core.selectors import ROOT, parse
-from harness.golden import corpus, first_line, witness
+from harness.golden import corpus, witness
 from harness.golden.export import opsets, settle, write
 from harness.golden.marian import Marian
 from harness.golden.parts import DYNAMIC, Traceable, parts
@@ -239,7 +239,7 @@ class _Workshop:
             kind = "shape" if isinstance(error, UserError) else "invalid"
             raise _Refused("FAIL", "parse", kind, f"{name}: {first_line(error)}") from error
         ports = [
-            tuple(Port(port, dtype, tuple(shape)) for port, dtype, shape in entry[side])
+            tuple(Port(port, dtype, tuple(shape), role) for port, dtype, shape, role in entry[side])
             for side in ("inputs", "outputs")
         ]
         return Part(name, str(place), *ports)

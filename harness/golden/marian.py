@@ -20,10 +20,10 @@ from safetensors import SafetensorError, safe_open
 from sentencepiece import SentencePieceProcessor
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
+from backends.contract import first_line
 from harness.core.errors import UserError
 from harness.core.files import sha256
 from harness.core.graph import Decode, Dims
-from harness.golden import first_line
 
 BIAS = "final_logits_bias"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

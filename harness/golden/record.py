@@ -137,7 +137,6 @@ class _Recorder:
         self._save(
             tokens=tokens,
             token_starts=starts,
-            margins=np.concatenate([row.margins for row in decoded]),
             top_ids=np.concatenate([row.top_ids for row in decoded]),
             top_logits=np.concatenate([row.top_logits for row in decoded]),
         )
