@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from backends import contract, staged
+from backends import contract, engines, staged
 
 REFUSALS = [
     ("failed to legalize operation 'torch.operator'", "operator"),
@@ -50,8 +50,8 @@ class Backend(staged.Staged):
             install = "pip install 'iree-base-compiler[onnx]' iree-base-runtime"
             raise contract.Absent(f"iree cannot be imported: {error}", install) from error
         self.toolkit = f"{metadata.version('iree-base-compiler')} for {_host()}"
-        self.found = contract.Probe(metadata.version("iree-base-runtime"), "cpu", "fp32")
-        return self.found
+        self.probed = contract.Probe(metadata.version("iree-base-runtime"), "cpu", "fp32")
+        return self.probed
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
         """The part as MLIR bytecode."""
@@ -83,7 +83,7 @@ class Backend(staged.Staged):
             raise contract.refusal("build", [_errors(error)], REFUSALS) from error
 
     def load(
-        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+        self, engine: engines.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
     ) -> contract.Program:
         import iree.runtime as rt
 

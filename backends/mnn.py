@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from backends import contract, staged, words
+from backends import contract, engines, logs, staged
 
 REFUSALS = [
     ("Op Not Support", "operator"),
@@ -50,12 +50,12 @@ class Backend(staged.Staged):
 
     def probe(self) -> contract.Probe:
         try:
-            with words.heard():  # it tells of the CPU, on standard output
+            with logs.captured():  # it tells of the CPU, on standard output
                 import MNN
         except ImportError as error:
             raise contract.not_imported("MNN", error) from error
-        self.found = contract.Probe(MNN.version(), "cpu", "fp32")
-        return self.found
+        self.probed = contract.Probe(MNN.version(), "cpu", "fp32")
+        return self.probed
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
         """The part in MNN's format: its converter reads and writes in one go."""
@@ -66,7 +66,7 @@ class Backend(staged.Staged):
             asked = ["mnnconvert", "-f", "ONNX", "--modelFile", part.path, "--MNNModel", place, "--bizCode", "MNN"]
             if "optimizeLevel" in options:
                 asked += ["--optimizeLevel", str(options["optimizeLevel"])]
-            with words.heard() as said:
+            with logs.captured() as said:
                 _tools.mnnconvert(asked)  # returns True whatever happened
             if "Converted Success!" not in said:
                 wrong = [line for line in said if "Not Support" in line or "ERROR" in line or "failed" in line]
@@ -78,14 +78,14 @@ class Backend(staged.Staged):
         return parsed
 
     def load(
-        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+        self, engine: engines.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
     ) -> contract.Program:
         import MNN
 
         # Its own choice is four threads on any box, which on two cores wait for each other.
         threads = options.get("threads") or os.cpu_count()
         config = {"backend": "CPU", "precision": options.get("precision", "high"), "numThread": threads}
-        with words.heard() as said:
+        with logs.captured() as said:
             net = MNN.Interpreter(engine.path)
             session = net.createSession(config)
         if session is None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from backends import contract, staged, words
+from backends import contract, engines, logs, staged
 
 TARGETS = ("rk3588", "rk3576", "rk3568", "rk3566", "rk3562")
 INSTALL = "conform envs create rknn@2.5.0, then --backend=rknn@2.5.0; on a board: pip install rknn-toolkit-lite2"
@@ -66,18 +66,18 @@ class Backend(staged.Staged):
             )
             self.capabilities = replace(self.capabilities, deepest_stage="build")
         device, execution = (self.target, "device") if board else (f"simulator-{self.target}", "simulator")
-        self.found = contract.Probe(version, device, "fp16", execution)
-        return self.found
+        self.probed = contract.Probe(version, device, "fp16", execution)
+        return self.probed
 
     def _connected(self) -> bool:
-        with words.heard():
+        with logs.captured():
             return any(self.api(verbose=False).list_devices())
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> Any:
         """The toolkit with the part in it."""
         if self.lite:
-            where = f"build on a PC with --backend=rknn@{self.found.version}:{self.target}_board"
-            reason = f"rknn-toolkit-lite2 builds nothing: {where}, and carry {staged.folder()} here"
+            where = f"build on a PC with --backend=rknn@{self.probed.version}:{self.target}_board"
+            reason = f"rknn-toolkit-lite2 builds nothing: {where}, and carry {engines.folder()} here"
             raise contract.StageError("parse", "other", reason)
         rknn = self.api(verbose=False)
         level = {name: options[name] for name in ("optimization_level",) if name in options}
@@ -94,7 +94,7 @@ class Backend(staged.Staged):
                 return stream.read()
 
     def load(
-        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+        self, engine: engines.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
     ) -> contract.Program:
         if not self.cached:
             return _Program(self, part, parsed, self._do("load", parsed.init_runtime))
@@ -114,7 +114,7 @@ class Backend(staged.Staged):
         """One step of the toolkit, and what it prints. It raises, or returns a code, or both."""
         said, code, error = [], -1, None  # type: List[str], Any, Any
         try:
-            with words.heard() as said:
+            with logs.captured() as said:
                 code = call(*given, **named)
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - it raises whatever its parts do, and may exit
             error = raised
@@ -156,7 +156,7 @@ class _Program(contract.Program):
 
     def placement(self) -> "contract.Placement | None":
         """The simulator says so itself; of a board, the versions that it answered with."""
-        device, said = self.backend.found.device, " ".join(self.said)
+        device, said = self.backend.probed.device, " ".join(self.said)
         if (SIMULATED in said) == self.backend.cached:
             return None
         return contract.Placement(device, "fp16", f"{said}; built with float_dtype float16 for {self.backend.target}")

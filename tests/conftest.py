@@ -35,6 +35,13 @@ def valid() -> Callable[[Iterable[dict[str, Any]]], None]:
     return check
 
 
+@pytest.fixture
+def engine_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache of built engines."""
+    monkeypatch.setenv("CONFORM_ENGINES", str(tmp_path / "engines"))
+    return tmp_path / "engines"
+
+
 class Draft:
     """A copy of the embedded bundle, to be damaged; only what is changed is really copied."""
 

@@ -35,9 +35,7 @@ def test_openvino_is_a_column_with_proved_placement(openvino: Any) -> None:
     rows = {row["check"]: row for row in helpers.rows_in(results)}
     assert set(rows) == set(verdict.CHECKS)
     assert {row["status"] for row in rows.values()} == {"PASS"}
-    assert {row["cell"] for row in rows.values()} == {
-        "ort:openvino@1.24.1/openvino-cpu/torchscript/split/fp32/op17"
-    }  # fmt: skip
+    assert {row["cell"] for row in rows.values()} == {"ort:openvino@1.24.1/openvino-cpu/torchscript/split/fp32/op17"}
     told = rows["placement"]["detail"]
     assert told.pop("precision") == {"requested": "fp32", "effective": ["fp32"]}
     for part, evidence in told.items():
@@ -176,8 +174,11 @@ def test_a_box_without_the_hardware_says_so_at_once(tmp_path: Path, backend: str
     assert f"⬜ {backend}: {reason}" in " ".join(beside.stdout.split())
 
 
-MODES = [("tensorrt:int4", "its modes: fp32, tf32, fp16"), ("cann:foo", "its modes: fp32, force_fp32, fp16, mixed"),
-         ("reference:cpu", "it has none")]  # fmt: skip
+MODES = [
+    ("tensorrt:int4", "its modes: fp32, tf32, fp16"),
+    ("cann:foo", "its modes: fp32, force_fp32, fp16, mixed"),
+    ("reference:cpu", "it has none"),
+]
 
 
 @pytest.mark.parametrize("backend, has", MODES)
@@ -218,17 +219,34 @@ def _cell(
     device: str, runtime: str = "ort", cpu: tuple[str, ...] = (), status: str = "PASS", stage: str = "compare"
 ) -> Row:
     cell = f"{runtime}@1/{device}/torchscript/split/fp32/op17"
-    return Row("cost", status, stage, compared=1, backend=runtime, runtime=runtime, version="1", device=device, opset=17,
-               cell=cell, box="a-box", time="2026-01-02T03:04:05Z", detail={"cpu": list(cpu)})  # fmt: skip
+    return Row(
+        "cost",
+        status,
+        stage,
+        compared=1,
+        backend=runtime,
+        runtime=runtime,
+        version="1",
+        device=device,
+        opset=17,
+        cell=cell,
+        box="a-box",
+        time="2026-01-02T03:04:05Z",
+        detail={"cpu": list(cpu)},
+    )
 
 
 PLACES = [
-    (_cell("cpu", cpu=("avx2",)), platforms.X86), (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
-    (_cell("nvidia-h200", "tensorrt"), platforms.GPU), (_cell("orin", "tensorrt"), platforms.JETSON),
-    (_cell("cuda", "ort"), platforms.GPU), (_cell("no-gpu", "tensorrt_rtx"), platforms.GPU),
+    (_cell("cpu", cpu=("avx2",)), platforms.X86),
+    (_cell("cpu", cpu=("asimd",)), platforms.ARM64),
+    (_cell("nvidia-h200", "tensorrt"), platforms.GPU),
+    (_cell("orin", "tensorrt"), platforms.JETSON),
+    (_cell("cuda", "ort"), platforms.GPU),
+    (_cell("no-gpu", "tensorrt_rtx"), platforms.GPU),
     (_cell("ascend310p3", "cann"), platforms.ASCEND),
-    (_cell("vitisai", "ort"), platforms.FPGA), (_cell("cpu"), platforms.OTHER),
-]  # fmt: skip
+    (_cell("vitisai", "ort"), platforms.FPGA),
+    (_cell("cpu"), platforms.OTHER),
+]
 
 
 @pytest.mark.parametrize("row, place", PLACES, ids=[place for _, place in PLACES])
@@ -279,8 +297,19 @@ def test_conform_prints_the_table_of_platforms(openvino: Any) -> None:
 
 def _honest() -> Iterator[Row]:
     for check in verdict.CHECKS:
-        yield Row(check, "PASS", compared=1, backend="ort", version="1", device="cpu", exporter="torchscript",
-                  layout="split", precision="fp32", opset=17, cell="ort@1/cpu/torchscript/split/fp32/op17")  # fmt: skip
+        yield Row(
+            check,
+            "PASS",
+            compared=1,
+            backend="ort",
+            version="1",
+            device="cpu",
+            exporter="torchscript",
+            layout="split",
+            precision="fp32",
+            opset=17,
+            cell="ort@1/cpu/torchscript/split/fp32/op17",
+        )
 
 
 def _step() -> str:
