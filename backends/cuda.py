@@ -19,7 +19,7 @@ def find() -> Any:
     errors = []
     for library in (Bindings, PyCuda):
         try:
-            api = library()  # type: Any
+            api: Any = library()
         except ImportError as error:
             errors.append(str(error))
             continue

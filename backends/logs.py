@@ -13,7 +13,7 @@ def captured() -> Iterator[List[str]]:
 
     The output is then written to stderr, so that the log of a worker has it.
     """
-    lines = []  # type: List[str]
+    lines: List[str] = []
     saved = [os.dup(1), os.dup(2)]
     with tempfile.TemporaryFile() as output:
         _flush()

@@ -95,7 +95,7 @@ class Staged(Backend):
         if STAGES.index(name) > STAGES.index(self.capabilities.deepest_stage):
             assert self.missing is not None, "an adapter that stops before run sets `missing`"
             raise Reached(self.capabilities.deepest_stage, self.missing)
-        record = {"part": part.name, "stage": name}  # type: Dict[str, Any]
+        record: Dict[str, Any] = {"part": part.name, "stage": name}
         self.stages.append(record)
         began = time.perf_counter()
         try:

@@ -147,19 +147,19 @@ MISTAKES = [
     ("memory leaks", '"acl.rt.free", acl.rt.free)', '"acl.rt.free", lambda memory: 0)', "blocks of device memory"),
     (
         "data buffers leak",
-        'self.holds(data, "acl.destroy_data_buffer", acl.destroy_data_buffer)',
+        'self.own(data, "acl.destroy_data_buffer", acl.destroy_data_buffer)',
         "pass",
         "data buffer still points",
     ),
     (
         "datasets leak",
-        'self.holds(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
+        'self.own(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
         "acl.mdl.create_dataset()",
         "handles were never given back",
     ),
     (
         "the description leaks",
-        'owned.holds(mdl.create_desc(), "acl.mdl.destroy_desc", mdl.destroy_desc)',
+        'owned.own(mdl.create_desc(), "acl.mdl.destroy_desc", mdl.destroy_desc)',
         "mdl.create_desc()",
         "description of this model",
     ),
@@ -199,14 +199,14 @@ MISTAKES = [
     ),
     (
         "the sizes in another order",
-        "for index in sorted(shapes)",
-        "for index in sorted(shapes, reverse=True)",
+        "for other in sorted(shapes)",
+        "for other in sorted(shapes, reverse=True)",
         "INVALID_PARAM (100000)",
     ),
     (
         "the whole buffer is read",
-        "dims, code = acl.mdl.get_cur_output_dims(self.desc, at)",
-        'dims, code = {"dims": [self.outputs[1][at][1] // 4]}, 0',
+        "dims, code = acl.mdl.get_cur_output_dims(self.desc, index)",
+        'dims, code = {"dims": [self.outputs[1][index][1] // 4]}, 0',
         "has rank 1",
     ),
     (
@@ -215,7 +215,7 @@ MISTAKES = [
         "    if False:\n        raise RuntimeError",
         "",
     ),
-    ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
+    ("unequal gears", "[str(past)] * dynamic", "[str(past)] * (dynamic + 1)", "E10042"),
     ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),
     ("no ND", '"--input_format=ND", ', "", "E10040"),
     (
