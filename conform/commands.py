@@ -104,6 +104,8 @@ def expectations(options: argparse.Namespace) -> int:
 def record(options: argparse.Namespace) -> int:
     try:
         from harness.golden import record
+        from harness.golden.against import against
+        from harness.run.text import Scorer
     except ImportError as error:
         raise UserError(f"recording needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
     old = None
@@ -117,14 +119,14 @@ def record(options: argparse.Namespace) -> int:
             options.model, options.corpus, options.out, exporters=options.exporter.split(","),
             opsets=options.opset, layouts=layouts, precisions=options.precision.split(","),
             traced_steps=options.traced_steps, max_steps=options.max_steps, threads=options.threads,
-            overwrite=options.overwrite,
+            overwrite=options.overwrite, score=Scorer, note=lambda line: print(f"note: {line}", file=sys.stderr),
         )  # fmt: skip
     except UserError as error:
         raise UserError(str(error)) from error
     print(f"{options.out}: bundle {digest[:12]}; replay it with pytest --backend=ort --bundle={options.out}")
     if old is None:
         return 0
-    changes = record.against(old, Bundle(str(options.out)))
+    changes = against(old, Bundle(str(options.out)))
     print("\n".join(changes) or "the golden is unchanged")
     return int(bool(changes))
 

@@ -16,7 +16,7 @@ from harness.core.rows import Row, to_json
 from harness.golden import exporters
 from harness.golden.exporters import TORCH, survey
 from tests import helpers
-from tests.test_record import make_model
+from tests.models import make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn of themselves
 CELL = Cell("torchscript", TORCH, "cpu", "eager", "unified", "fp32", 17)
