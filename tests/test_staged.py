@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backends import contract, staged
-from conform import here
+from conform.commands import backends as here
 from harness.core import verdict
 from harness.replay import node
 from harness.run.process import Found
