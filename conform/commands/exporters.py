@@ -25,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        from harness.golden import exporters
+        from harness.golden import exporters, survey
     except ImportError as error:
         raise UserError(f"exporting needs PyTorch and transformers ({error}); pip install -e '.[golden]'") from error
     from reports import matrix, matrix_page
 
-    rows = exporters.survey(
+    rows = survey.survey(
         options.model,
         options.results,
-        corpus_file=options.corpus or exporters.CORPUS,
+        corpus_file=options.corpus or survey.CORPUS,
         exporters=options.exporter.split(","),
         wanted=options.opset or exporters.OPSETS,
         layouts=[options.layout] if options.layout else ["split", "unified"],
