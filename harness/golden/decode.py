@@ -47,9 +47,9 @@ class Session:
     @classmethod
     def start(cls, model: MarianMTModel, ids: np.ndarray, mask: np.ndarray) -> "Session":
         """``ids``, ``mask``: [n, s] int64, padding on the right."""
-        taken = torch.from_numpy(mask)
-        hidden = model.model.encoder(input_ids=torch.from_numpy(ids), attention_mask=taken).last_hidden_state
-        return cls(model, taken, hidden, empty_cache())
+        padding = torch.from_numpy(mask)
+        hidden = model.model.encoder(input_ids=torch.from_numpy(ids), attention_mask=padding).last_hidden_state
+        return cls(model, padding, hidden, empty_cache())
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Feed one token a row ([n] int64). Returns the raw logits [n, v], float64 whatever the model computes in."""
@@ -107,24 +107,24 @@ def check_generate(
     # A forced end token at the length limit is generate's, not the model's: the golden may stop unended there.
     settings.forced_eos_token_id = None
     # generate() fills what is None from the model's own configuration, so ours has to take its place.
-    kept, model.generation_config = model.generation_config, settings
+    original, model.generation_config = model.generation_config, settings
     try:
         output = model.generate(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).numpy()[:, 1:]
     finally:
-        model.generation_config = kept
-    for name, row, found in zip(names, decoded, output, strict=True):
-        wanted = np.full(max(len(found), len(row.tokens)), rules.pad, np.int64)
-        wanted[: len(row.tokens)] = row.tokens
-        if len(found) != len(wanted) or (found != wanted).any():
-            step = int(np.argmax(found != wanted[: len(found)]))
+        model.generation_config = original
+    for name, row, generated in zip(names, decoded, output, strict=True):
+        ours = np.full(max(len(generated), len(row.tokens)), rules.pad, np.int64)
+        ours[: len(row.tokens)] = row.tokens
+        if len(generated) != len(ours) or (generated != ours).any():
+            step = int(np.argmax(generated != ours[: len(generated)]))
             raise UserError(
-                f"row {name}: generate() chose id {found[step]} at step {step}, the greedy loop {wanted[step]}; "
+                f"row {name}: generate() chose id {generated[step]} at step {step}, the greedy loop {ours[step]}; "
                 "the generation configuration asks for more than greedy search with suppressed ids: remove that setting"
             )
 
 
 def forced(model: MarianMTModel, batches: Sequence[Batch], rules: Decode, tick: Callable[[int], object]) -> Arrays:
-    """Replay the traced batches with their golden tokens fed. ``tick`` is told the rows of each step done.
+    """Replay the traced batches with their golden tokens fed. ``tick`` is called with the number of rows of each step.
 
     Returns ``logits``, ``self``, ``encoder`` and ``cross``, float64, shaped as the bundle's ``trace_*``.
     """
@@ -174,7 +174,7 @@ def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names:
             if token != batch.tokens[row, step]:
                 raise UserError(
                     f"row {names[batch.rows[row]]}: at step {step} float64 chooses id {batch.tokens[row, step]} in "
-                    f"one batch and {token} in another, a tie to the last digit; leave this row out of the corpus"
+                    f"one batch and {token} in another, a tie within rounding; remove this row from the corpus"
                 )
 
 

@@ -1,4 +1,4 @@
-"""A local Hugging Face directory: its files, and one line for whatever is wrong with one."""
+"""A local Hugging Face directory: its files, and one line for whatever is wrong with a file."""
 
 import json
 import os

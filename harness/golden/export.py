@@ -98,10 +98,10 @@ def check_graphs(paths: Sequence[Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         last = (done.stdout.splitlines() or [str(paths[0])])[-1]
-        words = f"the checker died of signal {-done.returncode}"
+        problem = f"the checker died of signal {-done.returncode}"
         if done.returncode > 0:
-            words = f"the graph is invalid ({(done.stderr.splitlines() or [''])[-1]})"
-        raise UserError(f"export of {Path(last).name}: {words}; report it")
+            problem = f"the graph is invalid ({(done.stderr.splitlines() or [''])[-1]})"
+        raise UserError(f"export of {Path(last).name}: {problem}; report it")
 
 
 def opsets(path: Path) -> dict[str, int]:
@@ -122,7 +122,7 @@ def _captured(what: str) -> Iterator[None]:
     """Keep everything that an export prints, from C++ too, and leave a log of it when it fails."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
+    streams = [os.dup(1), os.dup(2)]
     with tempfile.TemporaryFile(mode="w+b") as log:
         try:
             os.dup2(log.fileno(), 1)
@@ -140,7 +140,7 @@ def _captured(what: str) -> Iterator[None]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            for target, copy in zip((1, 2), kept, strict=True):
+            for target, copy in zip((1, 2), streams, strict=True):
                 os.dup2(copy, target)
                 os.close(copy)
 
@@ -190,15 +190,13 @@ def _rename(model: ModelProto) -> None:
     """Name weights that the exporter transposed (``onnx::MatMul_413``) after their layer, and tensors after their node."""
     graph = model.graph
     ports = {port.name for port in (*graph.input, *graph.output)}
-    taken = (
-        ports | {tensor.name for tensor in graph.initializer} | {name for node in graph.node for name in node.output}
-    )
+    used = ports | {tensor.name for tensor in graph.initializer} | {name for node in graph.node for name in node.output}
     names: dict[str, str] = {}
 
     def give(old: str, new: str) -> None:
-        if old not in ports and old not in names and new not in taken:
+        if old not in ports and old not in names and new not in used:
             names[old] = new
-            taken.add(new)
+            used.add(new)
 
     unnamed = {tensor.name for tensor in graph.initializer if tensor.name.startswith("onnx::")}
     for node in graph.node:

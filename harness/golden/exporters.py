@@ -70,7 +70,7 @@ def golden(
     Raises UserError on a bad model or corpus.
     """
     ranked = sorted(corpus.read(corpus_file), key=lambda row: len(row.source))
-    rows = [ranked[len(ranked) * place // (ROWS + 1)] for place in range(1, min(ROWS, len(ranked)) + 1)]
+    rows = [ranked[len(ranked) * number // (ROWS + 1)] for number in range(1, min(ROWS, len(ranked)) + 1)]
     lines = ["\t".join(corpus.COLUMNS), *("\t".join(vars(row).values()) for row in rows)]
     few = folder / "few.tsv"
     few.write_text("\n".join(lines) + "\n", encoding="utf-8")

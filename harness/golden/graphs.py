@@ -66,7 +66,7 @@ def export(variants: Sequence[Variant], marian: Marian, golden: Golden, draft: D
             "parts": {},
         }
         for part in prepared[layout]:
-            stem = f"{exporter}-{part.home}" if part.home else exporter
+            stem = f"{exporter}-{part.stem}" if part.stem else exporter
             file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
             if file not in exported:
                 exported[file] = export_part(part, exporter, opset, draft.folder / file)

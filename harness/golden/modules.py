@@ -70,8 +70,8 @@ class _Decoder(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> Tensor:
         """``past``, or ``position`` [1] int64: the token's position. ``written``: additive mask of the slots to be seen."""
         decoder = self.decoder
-        place = {"position_ids": position}
-        state = decoder.embed_tokens(ids) * decoder.embed_scale + decoder.embed_positions(ids.shape, past, **place)
+        positions = decoder.embed_positions(ids.shape, past, position_ids=position)
+        state = decoder.embed_tokens(ids) * decoder.embed_scale + positions
         mask = _additive(mask, state.dtype, self.lowest)
         for layer in decoder.layers:
             known = {cache_word(layer.forward): cache, "encoder_attention_mask": mask, "use_cache": True}

@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
 class Traceable:
     """One part before its export. ``inputs`` and ``outputs`` are in the module's order.
 
-    ``home``: the layout that its file is named after, empty for a file that several share. ``avoids``: what the names of
+    ``stem``: the layout that its file is named after, empty for a file that several share. ``avoids``: what the names of
     operators that it must not have begin with; a part that avoids any must not hold a constant that overflows fp16.
     """
 
@@ -46,7 +46,7 @@ class Traceable:
     examples: tuple[Tensor, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    home: str = ""
+    stem: str = ""
     avoids: tuple[str, ...] = ()
 
     @property

@@ -41,7 +41,7 @@ def _ids(directory: Directory, name: str, size: int) -> dict[str, int]:
     if len(ids) != size:
         raise directory.error(f"{name} has {len(ids)} pieces, config.json says {size}", TRAINED_WITH)
     if sorted(ids.values()) != list(range(size)):
-        odd = next(iter(set(ids.values()) - set(range(size))), "one of them twice")
+        odd = next(iter(set(ids.values()) - set(range(size))), "an id is there twice")
         raise directory.error(f"the ids of {name} are not 0 to {size - 1} ({odd})", COPY)
     return ids
 

@@ -6,6 +6,7 @@ not depend on how the host was started. :func:`replay` is the host's side.
 """
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from harness.core import roles
 from harness.core.batch import Batch
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.files import write_whole
 from harness.core.graph import Graph
 from harness.replay.decoder import ContractError, Decoder, Stopped
 
@@ -95,15 +97,15 @@ def judge(bundle: Bundle, graph: Graph, traces: dict[str, np.ndarray]) -> dict[s
         for at in index:
             golden, floor = bundle.array(f"trace_{name}")[at], bundle.floor(graph.precision, name)[at]
             gaps = np.abs(traces[name][at] - golden).reshape(len(golden), -1).max(axis=1)
-            # A floor of zero would ask for bits; one unit in the last place is the least that any runtime may differ.
+            # A floor of zero would ask for equal bits; one unit in the last place is the least that any runtime may differ.
             noise = max(float(floor.max()), float(np.spacing(np.float32(np.abs(golden).max()))))
             ratio = float(gaps.max() / noise)
             worst = max(worst, ratio)
             if not ratio <= GROSS:
-                place = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
+                entry = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
                 raise UserError(
-                    f"witness of {graph.id}: {_role(name, at)} is off the golden by {gaps[place]:.3g} at "
-                    f"{_place(bundle, name, place)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
+                    f"witness of {graph.id}: {_role(name, at)} is off the golden by {gaps[entry]:.3g} at "
+                    f"{_position(bundle, name, entry)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
                 )
         ratios[name] = round(worst, 3)
     return ratios
@@ -115,8 +117,8 @@ def _role(output: str, at: tuple[int, ...]) -> str:
     return roles.HIDDEN if output == "encoder" else roles.LOGITS
 
 
-def _place(bundle: Bundle, output: str, index: int) -> str:
-    """Where an index of the trace stands, in words."""
+def _position(bundle: Bundle, output: str, index: int) -> str:
+    """The step or source position of an index of the trace, in words."""
     for batch in bundle.batches("forced"):
         assert batch.trace is not None
         if output in ("encoder", "cross"):
@@ -139,18 +141,17 @@ def store(bundle: Bundle, traces: dict[str, np.ndarray]) -> str:
     """
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(traces[name]).tobytes() for name in OUTPUTS))
     name = f"witness-{digest.hexdigest()[:16]}.npz"
-    place = Path(bundle.path) / name
-    if not place.exists():
+    path = Path(bundle.path) / name
+    if not path.exists():
         planes = {}
         for output in OUTPUTS:
             golden = bundle.array(f"trace_{output}").astype("<f4").view("<i4")
             difference = traces[output].astype("<f4").view("<i4") - golden
             folded = (difference << 1) ^ (difference >> 31)
             planes[output] = np.ascontiguousarray(folded.reshape(-1, 1).view(np.uint8).T)
-        partial = place.with_name(f"{name}.{os.getpid()}")
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, **planes)  # type: ignore[arg-type]  # the stub takes a flag by name
-        partial.replace(place)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **planes)  # type: ignore[arg-type]  # the stub takes a flag by name
+        write_whole(path, packed.getvalue())
     return name
 
 
