@@ -70,8 +70,8 @@ class _Decoder(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> Tensor:
         """``past``, or ``position`` [1] int64: the token's position. ``written``: additive mask of the slots to be seen."""
         decoder = self.decoder
-        positions = decoder.embed_positions(ids.shape, past, position_ids=position)
-        state = decoder.embed_tokens(ids) * decoder.embed_scale + positions
+        state = decoder.embed_tokens(ids) * decoder.embed_scale
+        state = state + decoder.embed_positions(ids.shape, past, position_ids=position)
         mask = _additive(mask, state.dtype, self.lowest)
         for layer in decoder.layers:
             known = {cache_word(layer.forward): cache, "encoder_attention_mask": mask, "use_cache": True}
