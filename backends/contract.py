@@ -1,8 +1,8 @@
-"""The contract between the harness and a runtime: what an adapter gets, gives and raises.
+"""The contract between the harness and a runtime: what an adapter receives, returns and raises.
 
 An adapter is one file in this folder whose stem is its ``--backend`` name and which defines a class
-``Backend(contract.Backend)``; any other class is selected as ``module:Class``. All of it runs in a worker process
-on Python 3.8 or later with numpy and one runtime, and imports nothing else.
+``Backend(contract.Backend)``; any other class is selected as ``module:Class``. Adapters run in a worker process
+on Python 3.8 or later with numpy and one runtime, and import nothing else.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Probe:
-    """What is here: runtime version, device in the words of a cell id (``cpu``), precision the device computes in.
+    """What is on this box: the runtime's version, the device as a cell id names it (``cpu``), the precision it computes in.
 
-    ``execution``: ``device``; ``simulator`` of one, whose device is called ``simulator-NAME``; ``fake``, a test's stand-in.
+    ``execution``: ``device``, ``simulator`` (its device is named ``simulator-NAME``) or ``fake`` (a test's stand-in for
+    a vendor library). Raises ValueError when device and execution contradict each other.
     """
 
     version: str
@@ -63,7 +64,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the work was really done, as the runtime itself reports it after loading."""
+    """The device and the precision that did the work, as the runtime itself reports them after loading."""
 
     device: str
     precision: str
@@ -72,8 +73,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting that may change results: the ``options`` that turn it, and whose fault it is when that clears a failure,
-    ``runtime`` or ``optimizer``."""
+    """A setting that may change results.
+
+    ``options`` are passed to ``compile`` to turn it. ``culprit``, ``runtime`` or ``optimizer``, is blamed for a failure that
+    goes away when it is turned.
+    """
 
     options: Mapping[str, Any]
     culprit: str = "runtime"
@@ -81,11 +85,11 @@ class Knob:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an adapter can take. The harness derives UNSUPPORTED from it before the runtime is asked.
+    """What an adapter supports. A graph that needs more is UNSUPPORTED without asking the runtime.
 
-    An empty ``opsets`` means that the runtime itself is asked, and its refusal is the answer. ``knobs`` are
-    the settings, by name, that are tried on a cell that failed.
-    ``deepest_stage``, one of STAGES, is how far this box can take a part; short of ``run`` see `staged`.
+    Empty ``opsets``: the runtime is asked, and its refusal is the answer. ``knobs``: the settings, by name, that are
+    tried on a cell that failed. ``deepest_stage``, one of STAGES: the last stage that this box can do; for an adapter that
+    stops before ``run`` see `staged`.
     """
 
     opsets: Tuple[int, ...] = ()
@@ -98,7 +102,7 @@ class Capabilities:
 
 
 class Absent(Exception):
-    """The package or the hardware is not on this box. ``remedy``: the line that installs it, or what to plug in."""
+    """The package or the hardware is not on this box. ``remedy``: the command that installs it, or what to plug in."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -106,11 +110,11 @@ class Absent(Exception):
 
 
 class Broken(Exception):
-    """The package is here and cannot be used as it is installed: a fault of the environment, not an absence."""
+    """The package is installed and cannot be used: a fault of the environment, not an absence."""
 
 
 class StageError(Exception):
-    """The runtime refused. ``stage`` is one of STAGES, ``kind`` one of KINDS, ``message`` the runtime's own words."""
+    """The runtime refused. ``stage`` is one of STAGES, ``kind`` one of KINDS, ``message`` the runtime's own message."""
 
     def __init__(self, stage: str, kind: str, message: str) -> None:
         if stage not in STAGES or kind not in KINDS:
@@ -120,81 +124,87 @@ class StageError(Exception):
 
 
 class Program(abc.ABC):
-    """One compiled part, ready to run; it keeps no state of the decode between two runs. The harness closes it."""
+    """One compiled part, ready to run. It keeps no state of the decode between two runs.
+
+    A context manager: leaving it closes the program. An error of the block is raised rather than one of ``close``.
+    """
 
     def __enter__(self) -> Program:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
 
     @abc.abstractmethod
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        """Run once: every declared input by name, in; every output by name, out, each owning its memory.
-
-        Raises StageError("run", ...) when the runtime refuses.
+        """Run once. ``feeds`` has every declared input by name; the result has every declared output by name, each an array
+        that owns its memory. Raises StageError("run", ...) when the runtime refuses.
         """
 
     def placement(self) -> Optional[Placement]:
-        """What did the work; None when the runtime gives no proof, which the harness calls UNVERIFIED."""
+        """What did the work, or None when the runtime gives no proof: the cell is then UNVERIFIED."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most runtimes free a program with its last reference
-        """Free the runtime's resources."""
+        """Free the runtime's resources. A second call does nothing."""
 
 
 class Backend(abc.ABC):
     """One runtime on one device of this box."""
 
     capabilities: Capabilities = Capabilities()
-    missing: Optional[Absent] = None  # what a backend that is here lacks to go beyond its deepest stage
-    modes: Optional[Tuple[str, ...]] = ()  # words that may follow the selector's colon; None: the runtime is asked
+    missing: Optional[Absent] = None  # what a backend needs to go beyond its deepest stage
+    modes: Optional[Tuple[str, ...]] = ()  # the providers a selector may name; None: the runtime is asked
 
     def __init__(self, provider: Optional[str] = None) -> None:
         """``provider`` is the part of the selector after the colon (``ort:PROVIDER``), or None."""
         self.provider = provider
-        self.stages: List[Dict[str, Any]] = []  # what compiling went through, for the rows: see `staged`
+        self.stages: List[Dict[str, Any]] = []  # a record for each stage of compiling, for the rows: see `staged`
 
     @abc.abstractmethod
     def probe(self) -> Probe:
-        """Say what is here. Raises Absent when it is not."""
+        """What is on this box. Raises Absent when the package or the device is not, Broken when it cannot be used."""
 
     @abc.abstractmethod
     def compile(self, part: Part, options: Dict[str, Any]) -> Program:
-        """Make a part ready to run. ``options``: ``threads`` (int, 0: the runtime's choice) and knob settings.
+        """Make a part ready to run. ``options``: ``threads`` (int, 0: the runtime's choice) and those of a knob.
 
-        Raises StageError with the stage that refused. A runtime that builds derives from `staged.Staged` instead.
+        Raises StageError with the stage that refused. Adapters of runtimes that build derive from `staged.Staged`.
         """
 
 
 def not_imported(package: str, error: ImportError) -> Exception:
-    """What a failed import means: Broken when a wrong numpy is the reason, else Absent. The caller raises it."""
+    """The error that a failed import means: Broken when numpy's version is the reason, else Absent. The caller raises it."""
     if "numpy" in str(error).lower() and "No module named" not in str(error):
         return Broken(f"{package} is installed and was built for another numpy ({error}); pip install 'numpy<2'")
     return Absent(f"{package} cannot be imported: {error}", f"pip install '{package}'")
 
 
 def first_kind(message: str, patterns: List[Tuple[str, str]]) -> str:
-    """The kind of the first (fragment, kind) whose fragment stands in ``message``, else ``other``."""
+    """The kind of the first (fragment, kind) whose fragment is in ``message``, whatever its case; else ``other``."""
     return next((kind for fragment, kind in patterns if fragment.lower() in message.lower()), "other")
 
 
-def refusal(stage: str, said: List[str], patterns: List[Tuple[str, str]]) -> StageError:
-    """The StageError for what a runtime said, each thing once; its kind by ``first_kind``. The caller raises it."""
-    words = "; ".join(dict.fromkeys(said)) or "refused without a word"
-    return StageError(stage, first_kind(words, patterns), words)
+def refusal(stage: str, messages: List[str], patterns: List[Tuple[str, str]]) -> StageError:
+    """The StageError for a runtime's messages, without duplicates; its kind by ``first_kind``. The caller raises it."""
+    message = "; ".join(dict.fromkeys(messages)) or "refused without a message"
+    return StageError(stage, first_kind(message, patterns), message)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's words, or its class where it has none."""
+    """The first line of an error's message, or its class where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def version_of(module: Any, version: str = "") -> str:
-    """A runtime's version. That of a test's fake ends in ``-fake``, for those who read it; `execution_of` is what counts."""
+    """A vendor library's version, with ``-fake`` at its end for a test's fake (code asks `execution_of` instead)."""
     return (version or str(module.__version__)) + ("-fake" if execution_of(module) == "fake" else "")
 
 
 def execution_of(module: Any) -> str:
-    """What ``Probe.execution`` is where that vendor library did the work on its device."""
+    """``Probe.execution`` of an adapter of that vendor library: ``device``, or ``fake`` for a test's fake."""
     return "fake" if getattr(module, "__fake__", False) else "device"

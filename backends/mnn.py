@@ -1,17 +1,17 @@
 """MNN, Alibaba's engine for phones and edge boxes, on its CPU backend. Source: mnn-docs.readthedocs.io and the header files
 MNNForwardType.h and Interpreter.hpp.
 
-Its converter, which the wheel brings along, turns a graph into MNN's own format. A session is used and not
-``MNN.nn``, because only a session says which backend it runs on.
+The converter in its wheel turns a graph into MNN's own format. The adapter uses a session and not ``MNN.nn``, because only
+a session reports which backend it runs on.
 """
 
 import os
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from backends import contract, staged, words
+from backends import contract, engines, logs, staged
 
 REFUSALS = [
     ("Op Not Support", "operator"),
@@ -32,12 +32,12 @@ ERRORS = {
     21: ("TENSOR_NEED_DIVIDE", "shape"),
 }
 BACKENDS = {0: "CPU", 13: "CPU_EXTENSION"}
-"""MNNForwardType. The second is what MNN takes for CPU by itself where the CPU has AVX2, AVX-512 or fp16."""
+"""MNNForwardType. Where the CPU has AVX2, AVX-512 or fp16, MNN itself replaces the first by the second."""
 ASK_BACKENDS = 2
 
 
 class Backend(staged.Staged):
-    """The CPU in float32: precision ``high``, because MNN's own choice may be fp16 where the CPU has it."""
+    """The CPU in float32: precision ``high``, because MNN's default may be fp16 where the CPU has it."""
 
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "int64", "int32"}),
@@ -50,61 +50,60 @@ class Backend(staged.Staged):
 
     def probe(self) -> contract.Probe:
         try:
-            with words.heard():  # it tells of the CPU, on standard output
+            with logs.captured():  # importing it prints what the CPU supports
                 import MNN
         except ImportError as error:
             raise contract.not_imported("MNN", error) from error
-        self.found = contract.Probe(MNN.version(), "cpu", "fp32")
-        return self.found
+        self.probed = contract.Probe(MNN.version(), "cpu", "fp32")
+        return self.probed
 
     def parse(self, part: contract.Part, options: Dict[str, Any]) -> bytes:
-        """The part in MNN's format: its converter reads and writes in one go."""
+        """The part in MNN's format, which is its engine: the converter reads and writes in one step."""
         import _tools  # MNN.tools.mnnconvert would install packages, and report what it converts, when it is imported
 
         with tempfile.TemporaryDirectory(prefix="mnn-") as folder:
-            place = os.path.join(folder, "built.mnn")
-            asked = ["mnnconvert", "-f", "ONNX", "--modelFile", part.path, "--MNNModel", place, "--bizCode", "MNN"]
+            path = os.path.join(folder, "built.mnn")
+            arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", part.path, "--MNNModel", path, "--bizCode", "MNN"]
             if "optimizeLevel" in options:
-                asked += ["--optimizeLevel", str(options["optimizeLevel"])]
-            with words.heard() as said:
-                _tools.mnnconvert(asked)  # returns True whatever happened
-            if "Converted Success!" not in said:
-                wrong = [line for line in said if "Not Support" in line or "ERROR" in line or "failed" in line]
-                raise contract.refusal("parse", wrong or said[-1:], REFUSALS)
-            with open(place, "rb") as stream:
+                arguments += ["--optimizeLevel", str(options["optimizeLevel"])]
+            with logs.captured() as lines:
+                _tools.mnnconvert(arguments)  # returns True whatever happened
+            if "Converted Success!" not in lines:
+                errors = [line for line in lines if "Not Support" in line or "ERROR" in line or "failed" in line]
+                raise contract.refusal("parse", errors or lines[-1:], REFUSALS)
+            with open(path, "rb") as stream:
                 return stream.read()
 
     def build(self, parsed: bytes, part: contract.Part, options: Dict[str, Any]) -> bytes:
         return parsed
 
     def load(
-        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
+        self, engine: engines.Engine, parsed: Any, part: contract.Part, options: Dict[str, Any]
     ) -> contract.Program:
         import MNN
 
-        # Its own choice is four threads on any box, which on two cores wait for each other.
+        # Its default is four threads, which wait for each other on two cores.
         threads = options.get("threads") or os.cpu_count()
         config = {"backend": "CPU", "precision": options.get("precision", "high"), "numThread": threads}
-        with words.heard() as said:
+        with logs.captured() as lines:
             net = MNN.Interpreter(engine.path)
             session = net.createSession(config)
         if session is None:
-            raise contract.refusal("load", said, REFUSALS)
-        return _Program(part, net, session, said)
+            raise contract.refusal("load", lines, REFUSALS)
+        return _Program(part, net, session, lines)
 
 
 class _Program(contract.Program):
-    def __init__(self, part: contract.Part, net: Any, session: Any, said: List[str]) -> None:
-        self.part, self.net, self.session, self.said = part, net, session, said
+    def __init__(self, part: contract.Part, net: Any, session: Any, log: List[str]) -> None:
+        self.part, self.net, self.session, self.log = part, net, session, log
         self.inputs = net.getSessionInputAll(session)
-        self.shapes = {}  # type: Dict[str, Any]
+        self.shapes: Dict[str, Any] = {}
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         import MNN
 
-        arrays = {
-            port.name: _given(port.name, feeds[port.name]) for port in self.part.inputs if port.name in self.inputs
-        }
+        used = [port.name for port in self.part.inputs if port.name in self.inputs]
+        arrays = {name: _narrowed(name, feeds[name]) for name in used}
         shapes = {name: array.shape for name, array in arrays.items()}
         if shapes != self.shapes:
             for name, shape in shapes.items():
@@ -119,27 +118,26 @@ class _Program(contract.Program):
             name, kind = ERRORS.get(code, ("unknown", "other"))
             raise contract.StageError("run", kind, f"error code {code}, {name}")
         outputs = self.net.getSessionOutputAll(self.session)
-        return {port.name: _taken(outputs[port.name], port, kinds) for port in self.part.outputs}
+        return {port.name: _widened(outputs[port.name], port, kinds) for port in self.part.outputs}
 
-    def placement(self) -> "contract.Placement | None":
+    def placement(self) -> Optional[contract.Placement]:
         kind = self.net.getSessionInfo(self.session, ASK_BACKENDS)
-        if kind not in BACKENDS or "MNN use high precision" not in self.said:
+        if kind not in BACKENDS or "MNN use high precision" not in self.log:
             return None
-        said = f"session info: backend {kind} ({BACKENDS[kind]}); it said: MNN use high precision"
-        return contract.Placement("cpu", "fp32", said)
+        evidence = f"session info: backend {kind} ({BACKENDS[kind]}); log: MNN use high precision"
+        return contract.Placement("cpu", "fp32", evidence)
 
     def close(self) -> None:
         self.inputs, self.session, self.net = {}, None, None
 
 
-def _given(name: str, array: np.ndarray) -> np.ndarray:
-    """As MNN takes it: its widest integer has 32 bits."""
+def _narrowed(name: str, array: np.ndarray) -> np.ndarray:
+    """An input in a type that MNN has: its widest integer has 32 bits. Raises StageError for a value that does not fit."""
     if array.dtype == np.float32:
         return np.ascontiguousarray(array)
     if array.dtype.kind != "i" or (array.size and np.abs(array).max() > np.iinfo(np.int32).max):
-        raise contract.StageError(
-            "run", "dtype", f"{name}: MNN takes float32 and integers of 32 bits, not {array.dtype}"
-        )
+        message = f"{name}: MNN takes float32 and integers of 32 bits, not {array.dtype}"
+        raise contract.StageError("run", "dtype", message)
     return np.ascontiguousarray(array, np.int32)
 
 
@@ -149,8 +147,8 @@ def _host(array: np.ndarray, kinds: Dict[str, Any]) -> Any:
     return MNN.Tensor(array.shape, kinds[array.dtype.name], array, MNN.Tensor_DimensionType_Caffe)
 
 
-def _taken(tensor: Any, port: contract.Port, kinds: Dict[str, Any]) -> np.ndarray:
-    """A tensor of the session in the order of axes that the graph has, of the type that it declares."""
+def _widened(tensor: Any, port: contract.Port, kinds: Dict[str, Any]) -> np.ndarray:
+    """An output with the graph's order of axes and the type that the graph declares. Raises StageError for other types."""
     shape = tuple(tensor.getShape())
     if port.dtype not in ("float32", "int64", "int32"):
         raise contract.StageError("run", "dtype", f"{port.name} is {port.dtype}, which MNN does not give")

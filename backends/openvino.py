@@ -1,6 +1,6 @@
 """OpenVINO, from 2022.1 on, on its CPU plugin. Source: docs.openvino.ai, Python API and runtime properties."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import numpy as np
 
@@ -23,7 +23,7 @@ PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 
 class Backend(contract.Backend):
-    """The CPU plugin in float32: the plugin's own choice would be bf16 where the CPU has it."""
+    """The CPU plugin in float32. Left to itself it computes in bf16 where the CPU has that."""
 
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "int64", "int32", "int8", "uint8", "bool"}),
@@ -70,37 +70,32 @@ class Backend(contract.Backend):
 
 class _Program(contract.Program):
     def __init__(self, core: Any, compiled: Any, part: contract.Part) -> None:
-        self.core = core  # 2023.0 answers no question about a compiled model once its core is gone
+        self.core = core  # 2023.0 cannot be asked about a compiled model whose core is gone
         self.compiled = compiled
         self.request = compiled.create_infer_request()
         declared = {port.name for port in part.outputs}
-        # A port also carries the names of the tensors inside that it shares its value with.
-        named = [(sorted(port.get_names() & declared) or sorted(port.get_names())) for port in compiled.outputs]
-        self.names = [(name, index) for index, names in enumerate(named) for name in names[:1]]
+        # A port also has the names of inner tensors that share its value.
+        names = [sorted(port.get_names() & declared) or sorted(port.get_names()) for port in compiled.outputs]
+        self.indices = {name: index for index, own in enumerate(names) for name in own[:1]}
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         try:
             self.request.infer(feeds)
-            # The request reuses its output memory in the next run, so each result is copied out.
-            return {name: np.array(self.request.get_output_tensor(index).data) for name, index in self.names}
+            # The request reuses the memory of its outputs in the next run, so each is copied.
+            return {name: np.array(self.request.get_output_tensor(index).data) for name, index in self.indices.items()}
         except Exception as error:
             raise contract.StageError("run", contract.first_kind(str(error), REFUSALS), str(error)) from error
 
-    def placement(self) -> "contract.Placement | None":
+    def placement(self) -> Optional[contract.Placement]:
         known = self.compiled.get_property("SUPPORTED_PROPERTIES")
         if "INFERENCE_PRECISION_HINT" not in known:
             return contract.Placement("cpu", "fp32", "this version's CPU plugin computes in f32 unless told otherwise")
         try:
             hint = self.compiled.get_property("INFERENCE_PRECISION_HINT")
-        except TypeError:  # 2022.1 has the hint and cannot hand it over to Python: nothing proves the precision
+        except TypeError:  # 2022.1 has the hint and cannot return it to Python: nothing proves the precision
             return None
-        name = hint.get_type_name() if hasattr(hint, "get_type_name") else str(hint)
-        if "EXECUTION_DEVICES" in known:
-            devices = self.compiled.get_property("EXECUTION_DEVICES")
-            devices = [devices] if isinstance(devices, str) else list(devices)
-        else:
-            devices = ["CPU"]
-        device = ",".join(devices).lower()
-        return contract.Placement(
-            device, PRECISIONS.get(name, name), f"executed on {devices}, inference precision {name}"
-        )
+        precision = hint.get_type_name() if hasattr(hint, "get_type_name") else str(hint)
+        devices = self.compiled.get_property("EXECUTION_DEVICES") if "EXECUTION_DEVICES" in known else ["CPU"]
+        devices = [devices] if isinstance(devices, str) else list(devices)
+        evidence = f"executed on {devices}, inference precision {precision}"
+        return contract.Placement(",".join(devices).lower(), PRECISIONS.get(precision, precision), evidence)

@@ -1,6 +1,6 @@
 """ONNX Runtime, from 1.4 on. Source: onnxruntime.ai/docs/api/python/api_summary.html.
 
-``ort`` is its CPU provider; ``ort:NAME`` is the execution provider of that name (see ``providers.py``).
+``ort`` is its CPU provider; ``ort:NAME`` is the execution provider of that name (`providers`).
 """
 
 import os
@@ -20,7 +20,7 @@ LEVELS = {
     "off": "ORT_DISABLE_ALL",
 }
 
-# ONNX Runtime has one error class a status code, and most refusals share FAIL: only its words tell them apart.
+# Most refusals share the status code FAIL: only their messages tell them apart.
 REFUSALS = [
     ("Unsupported model IR version", "ir"),
     ("Unknown model file format version", "ir"),
@@ -40,7 +40,7 @@ REFUSALS = [
 
 
 class Backend(contract.Backend):
-    """One execution provider, the CPU's unless the selector names another; nothing else may do the work."""
+    """One execution provider, the CPU's unless the selector names another. No other provider may do the work."""
 
     capabilities = contract.Capabilities(
         dtypes=frozenset({"float32", "float16", "int64", "int32", "int8", "uint8", "bool"}),
@@ -54,7 +54,7 @@ class Backend(contract.Backend):
 
     def __init__(self, provider: Optional[str] = None) -> None:
         super().__init__(provider)
-        self.other = providers.Provider(provider.lower()) if provider not in (None, "cpu") else None
+        self.other = None if provider in (None, "cpu") else providers.Provider(str(provider).lower())
         if self.other:
             self.capabilities = replace(self.capabilities, knobs={**self.other.knobs, **self.capabilities.knobs})
 
@@ -86,28 +86,28 @@ class Backend(contract.Backend):
         try:
             return _Program(self, session)
         except Exception as error:
-            said, kind = str(error), _kind(str(error))
-            if self.other and "has been explicitly disabled" in said:
-                said = f"{said} {self.other.left(session(strict=False))}"
-            raise contract.StageError("load", kind, said) from error
+            message, kind = str(error), _kind(str(error))
+            if self.other and "has been explicitly disabled" in message:
+                message = f"{message} {self.other.leftovers(session(strict=False))}"
+            raise contract.StageError("load", kind, message) from error
 
 
 def _kind(message: str) -> str:
-    """An operator in a form older than opset 7 has no kernel, because the whole opset has none."""
+    """The kind of a refusal. No operator of an opset before 7 has a kernel, so that kind is ``opset``, not ``operator``."""
     old = re.search(r"Could not find an implementation for \w+\((\d)\)", message)
     return "opset" if old and int(old[1]) < 7 else contract.first_kind(message, REFUSALS)
 
 
 class _Program(contract.Program):
     def __init__(self, backend: Backend, make: Callable[..., Any]) -> None:
-        """``make(strict, profile)`` makes the session, and another one like it."""
+        """``make(strict, profile)`` makes a session; a second call makes another one with equal settings."""
         self.other, self.make, self.session = backend.other, make, make()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.feeds = {}  # type: Dict[str, np.ndarray]
+        self.feeds: Dict[str, np.ndarray] = {}
 
     def run(self, feeds: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         if self.other:
-            self.feeds = feeds  # for a profile, should the runtime not tell where the nodes are
+            self.feeds = feeds  # for a profile, in case the runtime does not report where the nodes are
         try:
             return dict(zip(self.names, self.session.run(self.names, feeds)))
         except Exception as error:
@@ -119,12 +119,13 @@ class _Program(contract.Program):
     def placement(self) -> Optional[contract.Placement]:
         if self.other:
             return self.other.placement(self.session, self._profiled)
-        found = self.session.get_providers()
-        device = "cpu" if found == [providers.CPU] else ",".join(found)
-        return contract.Placement(device, "fp32", f"session providers {found}; the CPU provider computes as stored")
+        names = self.session.get_providers()
+        device = "cpu" if names == [providers.CPU] else ",".join(names)
+        evidence = f"session providers {names}; the CPU provider computes in the types of the graph"
+        return contract.Placement(device, "fp32", evidence)
 
     def _profiled(self) -> Dict[str, List[str]]:
-        """Operators by provider in a profile of the last run, repeated on a session of its own."""
+        """Operator types by provider, from a profile of the last run repeated on another session."""
         if not self.feeds:
             return {}
         with tempfile.TemporaryDirectory() as folder:

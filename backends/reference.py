@@ -1,6 +1,7 @@
-"""The witness: ``onnx.reference.ReferenceEvaluator``, the specification's own words in numpy, with no optimizer.
+"""The witness: ``onnx.reference.ReferenceEvaluator``, the ONNX specification in numpy, without an optimizer.
 
-Source: onnx.ai/onnx/api/reference.html. It is slow, and it is the tie-breaker between an export and a runtime.
+It is slow. What it computes decides whether a difference is the export's or a runtime's. Source:
+onnx.ai/onnx/api/reference.html.
 """
 
 from typing import Any, Dict

@@ -19,34 +19,36 @@ rules, dims = manifest["decode"], manifest["dims"]
 
 
 def padded(name: str, starts: str, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    cut = [arrays[name][arrays[starts][row] : arrays[starts][row + 1]] for row in rows]
-    ids = np.full((len(cut), max(map(len, cut))), rules["pad"], np.int64)
+    """Ids and mask of rows, int64[row, position], padded to the longest."""
+    sequences = [arrays[name][arrays[starts][row] : arrays[starts][row + 1]] for row in rows]
+    ids = np.full((len(sequences), max(map(len, sequences))), rules["pad"], np.int64)
     mask = np.zeros_like(ids)
-    for index, values in enumerate(cut):
+    for index, values in enumerate(sequences):
         ids[index, : len(values)], mask[index, : len(values)] = values, 1
     return ids, mask
 
 
 def decode(rows: list[int], forced: bool) -> None:
+    """One batch: as many steps as the golden has, fed the golden's tokens or those that the model chose."""
     ids, mask = padded("source_ids", "source_starts", rows)
     golden, _ = padded("tokens", "token_starts", rows)
     outputs = encoder.run(None, {"input_ids": ids, "attention_mask": mask})
-    held = dict(zip([port.name for port in encoder.get_outputs()], outputs, strict=True))
-    held = {name.replace("present", "past_key_values"): array for name, array in held.items()}
-    held["encoder_attention_mask"] = mask
-    held["encoder_hidden_states"] = held["last_hidden_state"]
+    feeds = dict(zip([port.name for port in encoder.get_outputs()], outputs, strict=True))
+    feeds = {name.replace("present", "past_key_values"): array for name, array in feeds.items()}
+    feeds["encoder_attention_mask"] = mask
+    feeds["encoder_hidden_states"] = feeds["last_hidden_state"]
     for name in step_inputs:
         if "decoder" in name:
-            held[name] = np.zeros((len(rows), dims["heads"], 0, dims["head_dim"]), np.float32)
-    fed = np.full(len(rows), rules["start"], np.int64)
+            feeds[name] = np.zeros((len(rows), dims["heads"], 0, dims["head_dim"]), np.float32)
+    tokens = np.full(len(rows), rules["start"], np.int64)
     for k in range(golden.shape[1]):
-        held["input_ids"] = fed[:, None]
-        outputs = step.run(None, {name: held[name] for name in step_inputs})
+        feeds["input_ids"] = tokens[:, None]
+        outputs = step.run(None, {name: feeds[name] for name in step_inputs})
         for name, array in zip(step_outputs, outputs, strict=True):
-            held[name.replace("present", "past_key_values")] = array
-        logits = held["logits"][:, -1]
+            feeds[name.replace("present", "past_key_values")] = array
+        logits = feeds["logits"][:, -1]
         logits[:, rules["suppress"]] = -np.inf
-        fed = golden[:, k] if forced else logits.argmax(axis=1)
+        tokens = golden[:, k] if forced else logits.argmax(axis=1)
 
 
 for kind in ("forced", "free"):

@@ -1,6 +1,6 @@
-"""Where honest runtimes and small faults stand against the bounds: the measurement behind ``harness/judge/bounds.py``.
+"""How far honest runtimes and small faults are from the bounds: the measurement behind ``harness/judge/bounds.py``.
 
-    python benchmarks/bounds.py --out docs                                  what this environment has
+    python benchmarks/bounds.py --out docs                                  runtimes of this environment
     python benchmarks/bounds.py --out docs --python /path/to/python3.8 ...  other interpreters' ONNX Runtime as well
     python benchmarks/bounds.py --out docs --rows results ...               the section of columns alone, from rows
 
@@ -57,7 +57,7 @@ class Point(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """How near to its limit the nearest of the three stands; over 1 fails."""
+        """The largest of the three as a fraction of its limit; over 1 fails."""
         return max(self.tail / bounds.TAIL, self.bulk / bounds.BULK, self.part / bounds.BULK_PART)
 
 
@@ -86,8 +86,8 @@ def main() -> int:
     return 0
 
 
-def columns(places: list[Path]) -> list[str]:
-    """The section of columns: where each runtime on each device stands, over all of its cells in those rows."""
+def columns(paths: list[Path]) -> list[str]:
+    """The section of columns: the values of each runtime on each device, over all of its cells in those rows."""
     lines = [
         COLUMNS,
         "",
@@ -96,11 +96,13 @@ def columns(places: list[Path]) -> list[str]:
         "| column | device | precision | bundle | layouts | opsets | tensors | tail | bulk | bulk of a part |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    found: dict[tuple[str, ...], list[Any]] = {}
-    for row in newest(row for _, row in read_all(places)):
+    by_column: dict[tuple[str, ...], list[Any]] = {}
+    for row in newest(row for _, row in read_all(paths)):
         if row.cell:
-            found.setdefault((f"{row.backend}@{row.version}", row.device, row.precision, row.bundle), []).append(row)
-    for column, rows in sorted(found.items()):
+            by_column.setdefault((f"{row.backend}@{row.version}", row.device, row.precision, row.bundle), []).append(
+                row
+            )
+    for column, rows in sorted(by_column.items()):
         points = points_of("honest", "", "", [row for row in rows if seen_status(row) == "PASS"])
         measured = list(zip(*((point.tail, point.bulk, point.part) for point in points), strict=True))
         if measured:
@@ -112,14 +114,14 @@ def columns(places: list[Path]) -> list[str]:
                 ", ".join(layouts),
                 span,
                 str(len(measured[0])),
-                *(_two(np.array(one)) for one in measured),
+                *(_two(np.array(values)) for values in measured),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def section(page: str) -> str:
-    """The section of columns of a page that was written before, to the next heading."""
+    """The section of columns in an existing page, to the next heading."""
     _, head, rest = page.partition(COLUMNS)
     return head + rest.partition("\n## ")[0] + "\n" if head else ""
 
@@ -148,15 +150,15 @@ def run(*command: str) -> None:
 
 
 def honest(model: str, bundle: Bundle, pythons: list[str]) -> Iterator[Point]:
-    """Points of every runtime that is right as it comes, or with the knob that clears a known fault of its own."""
+    """Points of every runtime that is right by default, or with the knob that avoids a known fault of its own."""
     for name, settings in SETTINGS.items():
         if name == "reference" and model == "opus-mt":
-            continue  # minutes a step, and the recording has already held its witness against the golden
+            continue  # it takes minutes a step, and recording has compared the witness with the golden already
         for python in [None, *(pythons if name == "ort" else [])]:
             worker = Worker(bundle.path, parse(name), Limits(), python)
-            found = worker.probe()
-            if found.probe is None:
-                print(f"{name} ({python}): {found.absent or found.failure}", file=sys.stderr)
+            answer = worker.probe()
+            if answer.probe is None:
+                print(f"{name} ({python}): {answer.absent or answer.failure}", file=sys.stderr)
                 continue
             for graph in bundle.graphs:
                 for setting in settings if python is None else settings[:1]:
@@ -166,7 +168,7 @@ def honest(model: str, bundle: Bundle, pythons: list[str]) -> Iterator[Point]:
                     if graph.opset not in OPSETS[model] or live_fault:
                         continue
                     words = " ".join(f"{key}={value}" for key, value in setting.items())
-                    what = f"{name}@{found.probe.version} {graph.layout} op{graph.opset} {words}".strip()
+                    what = f"{name}@{answer.probe.version} {graph.layout} op{graph.opset} {words}".strip()
                     rows = list(worker.replay(graph.id, CHECKS, "", setting))
                     if all(row.status in ("PASS", "FAIL") for row in rows):
                         yield from points_of("honest", model, what, rows)
@@ -306,7 +308,7 @@ def _bold(value: float, limit: float) -> str:
     return f"**{value:.3g}**" if value > limit else f"{value:.3g}"
 
 
-def plot_logits(place: Path, points: list[Point]) -> None:
+def plot_logits(path: Path, points: list[Point]) -> None:
     figure, axes = _axes("Logits, one point a cell")
     for kind, marker in (("honest", "o"), ("faulty", "X")):
         for colour, model in zip(("#0072b2", "#e69f00", "#009e73", "#cc79a7"), OPSETS, strict=True):
@@ -314,17 +316,17 @@ def plot_logits(place: Path, points: list[Point]) -> None:
             if mine:
                 tails, bulks = [point.tail for point in mine], [point.bulk for point in mine]
                 axes.scatter(tails, bulks, marker=marker, color=colour, s=40, alpha=0.7, label=f"{kind}, {model}")
-    _finish(figure, axes, place)
+    _finish(figure, axes, path)
 
 
-def plot_tensors(place: Path, points: list[Point]) -> None:
+def plot_tensors(path: Path, points: list[Point]) -> None:
     figure, axes = _axes("Every tensor")
     for kind, marker, colour in (("honest", "o", "#0072b2"), ("faulty", "X", "#d55e00")):
         mine = [point for point in points if point.kind == kind]
         axes.scatter(
             [p.tail for p in mine], [p.bulk for p in mine], marker=marker, color=colour, s=14, alpha=0.5, label=kind
         )
-    _finish(figure, axes, place)
+    _finish(figure, axes, path)
 
 
 def _axes(title: str) -> tuple[Any, Any]:
@@ -347,10 +349,10 @@ def _axes(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _finish(figure: Any, axes: Any, place: Path) -> None:
+def _finish(figure: Any, axes: Any, path: Path) -> None:
     axes.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(place, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A random-weight MarianMT of opus-mt-en-zh's geometry: 77.9 million parameters, the size that users bring.
 
-``python benchmarks/opus_geometry.py OUT [D_MODEL LAYERS HEADS VOCABULARY]`` writes a directory for `conform record`. Its
-text is noise; its cost is not.
+``python benchmarks/opus_geometry.py OUT [D_MODEL LAYERS HEADS VOCABULARY]`` writes a directory for `conform record`. What it
+translates to is noise; what that costs is as real as with trained weights.
 """
 
 import json
@@ -31,12 +31,22 @@ def make(out: Path, width: int, layers: int, heads: int, vocabulary: int) -> Pat
         shutil.copy(EMBEDDED / name, out / name)
     torch.manual_seed(0)
     special = {"pad_token_id": vocabulary - 1, "eos_token_id": 0, "decoder_start_token_id": vocabulary - 1}
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))
+    }
     config = MarianConfig(
-        vocab_size=vocabulary, d_model=width, encoder_layers=layers, decoder_layers=layers,
-        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=4 * width,
-        decoder_ffn_dim=4 * width, max_position_embeddings=512, scale_embedding=True, activation_function="swish",
-        init_std=0.02, bos_token_id=0, **special,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        d_model=width,
+        max_position_embeddings=512,
+        scale_embedding=True,
+        activation_function="swish",
+        init_std=0.02,
+        bos_token_id=0,
+        **sides,
+        **special,
+    )
     model = MarianMTModel(config)
     model.final_logits_bias = torch.randn_like(model.final_logits_bias)
     model.generation_config = GenerationConfig(

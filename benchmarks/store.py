@@ -1,7 +1,7 @@
 """What a year of nights costs: ``python -m benchmarks.store [--nights 365] [--columns 20] [--cells 500]``.
 
-Generated rows, a column a box: every night but the last compacted, the last in JSONL. Each figure is of a command of its
-own, held to two cores: seconds of wall time, and peak memory of all its processes, what they share counted once.
+The rows are generated, one column for each box. Every night but the last is compacted; the last is in JSONL. Each figure is
+of a process of its own on two cores: seconds of wall time, and peak memory of all its processes, shared memory counted once.
 """
 
 import argparse
@@ -12,9 +12,11 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -22,13 +24,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.core import verdict
-from harness.core.rows import Row, to_json
+from harness.core.rows import Answer, Identity, Origin, Row, to_json
 from harness.run.launch import EMBEDDED
 from reports import compaction, diff, site, store
 
 LAST = date(2026, 12, 1)
-STATISTICS = {"tail": 1.88579875959e-06, "tail_bound": 5.83953582e-06, "floor": 1.45988395e-06, "bulk": 1.0294337162,
-              "bulk_bound": 3.0, "bulk_part": 1.0641696325, "bulk_part_bound": 5.0, "entries": 623}  # fmt: skip
+STATISTICS = {
+    "tail": 1.88579875959e-06,
+    "tail_bound": 5.83953582e-06,
+    "floor": 1.45988395e-06,
+    "bulk": 1.0294337162,
+    "bulk_bound": 3.0,
+    "bulk_part": 1.0641696325,
+    "bulk_part_bound": 5.0,
+    "entries": 623,
+}
 TENSORS = {
     "encoder": [
         "last_hidden_state",
@@ -37,34 +47,59 @@ TENSORS = {
     "logits": ["logits"],
     "kv_values": [f"present.{layer}.decoder.{side}" for layer in (0, 1) for side in ("key", "value")],
 }
-"""Of which outputs a row tells statistics, as a run's rows do."""
+"""The outputs of which a run's rows have statistics, by check."""
 
 
 def write_night(folder: Path, night: date, columns: int, cells: int, random: np.random.Generator) -> None:
     """A rows file for each column; one cell of the last night fails."""
-    stamp = f"{night}T02:00:00Z"
     for column in range(columns):
-        box, backend = f"box{column:02}", ("ort", "openvino")[column % 2]
-        run = f"{box}-{night:%Y%m%d}T020000Z-1"
-        with (folder / f"{run}.jsonl").open("w", encoding="utf-8") as stream:
+        box = f"box{column:02}"
+        origin = Origin(run=f"{box}-{night:%Y%m%d}T020000Z-1", time=f"{night}T02:00:00Z", box=box)
+        with (folder / f"{origin.run}.jsonl").open("w", encoding="utf-8") as stream:
             for cell in range(cells):
-                name = f"{backend}@1.{column}.0/cpu/torchscript/{('split', 'unified')[cell % 2]}/fp32/op{cell // 2}"
+                identity = identity_of(column, cell)
                 for check in verdict.CHECKS:
-                    row = Row(check, "PASS", metric="tail", bound=4e-5, floor=1e-5, compared=565688)
-                    row.value = float(1e-5 * np.exp(random.normal(0, 0.02)))
-                    row.backend, row.version, row.device, row.exporter = backend, f"1.{column}.0", "cpu", "torchscript"
-                    row.layout, row.precision, row.opset = name.split("/")[3], "fp32", cell // 2
-                    row.cell, row.box, row.run, row.time, row.bundle = name, box, run, stamp, "toy@0123456789ab"
-                    row.command = f"pytest --backend={backend} --opset={row.opset} --layout={row.layout} -k {check}"
-                    row.detail = {"tensors": dict.fromkeys(TENSORS[check], STATISTICS)} if check in TENSORS else {}
-                    row.detail |= {"words": f"{name} {check} " * 4, "seconds": {"replay": float(random.random())}}
-                    if night == LAST and (column, cell, check) == (0, 0, "logits"):
-                        row.status, row.step = "FAIL", 7
+                    failed = night == LAST and (column, cell, check) == (0, 0, "logits")
+                    answer = answer_of(check, failed, identity.cell, random)
+                    command = f"--backend={identity.backend} --opset={identity.opset} --layout={identity.layout}"
+                    row = Row.of(answer, identity, replace(origin, command=f"pytest {command} -k {check}"))
                     stream.write(to_json(row) + "\n")
 
 
+def identity_of(column: int, cell: int) -> Identity:
+    backend, layout, opset = ("ort", "openvino")[column % 2], ("split", "unified")[cell % 2], cell // 2
+    return Identity(
+        backend=backend,
+        version=f"1.{column}.0",
+        device="cpu",
+        exporter="torchscript",
+        layout=layout,
+        precision="fp32",
+        opset=opset,
+        cell=f"{backend}@1.{column}.0/cpu/torchscript/{layout}/fp32/op{opset}",
+        bundle="toy@0123456789ab",
+    )
+
+
+def answer_of(check: str, failed: bool, cell: str, random: np.random.Generator) -> Answer:
+    value = float(1e-5 * np.exp(random.normal(0, 0.02)))
+    detail: dict[str, Any] = {"tensors": dict.fromkeys(TENSORS[check], STATISTICS)} if check in TENSORS else {}
+    detail |= {"words": f"{cell} {check} " * 4, "seconds": {"replay": float(random.random())}}
+    return Answer(
+        check,
+        "FAIL" if failed else "PASS",
+        step=7 if failed else None,
+        metric="tail",
+        value=value,
+        bound=4e-5,
+        floor=1e-5,
+        compared=565688,
+        detail=detail,
+    )
+
+
 def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
-    """One night is written and compacted as it would be; the others are made of it, with other figures and digests."""
+    """Write and compact one night as a lab would; make the others from it, with other values and digests."""
     random = np.random.default_rng(7)
     first = LAST - timedelta(days=nights)
     write_night(folder, first, columns, cells, random)
@@ -77,55 +112,54 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
     runs = table["run"].chunk(0)
     for number in range(1, nights):
         night = first + timedelta(days=number)
-        made = copy.deepcopy(about)
+        metadata = copy.deepcopy(about)
         names = [run.replace(f"{first:%Y%m%d}", f"{night:%Y%m%d}") for run in runs.dictionary.to_pylist()]
-        made.update(night=night.isoformat(), runs=sorted(names))
+        metadata.update(night=night.isoformat(), runs=sorted(names))
         count = len(table)
-        new = {
+        replaced = {
             "value": pa.array(1e-5 * np.exp(random.normal(0, 0.02, count))),
             "id": pa.array(random.integers(-(2**62), 2**62, count)),
             "time": pa.array(table["time"].to_numpy() + np.timedelta64(number, "D")).cast(store.COLUMNS["time"]),
             "run": pa.DictionaryArray.from_arrays(runs.indices, pa.array(names)),
         }
         changed = table
-        for name, column in new.items():
+        for name, column in replaced.items():
             changed = changed.set_column(changed.column_names.index(name), name, column)
-        pq.write_table(
-            changed.replace_schema_metadata({"conform": json.dumps(made)}),
-            folder / f"{night}-{number:012x}.parquet", compression="zstd", write_page_checksum=True,
-        )  # fmt: skip
+        changed = changed.replace_schema_metadata({"conform": json.dumps(metadata)})
+        path = folder / f"{night}-{number:012x}.parquet"
+        pq.write_table(changed, path, compression="zstd", write_page_checksum=True)
     write_night(folder, LAST, columns, cells, random)
 
 
-def changes(folder: Path) -> str:
+def compare_nights(folder: Path) -> str:
     """`conform diff` of the last two nights, with its window of earlier ones."""
     old = (LAST - timedelta(days=1)).isoformat()
-    found = diff.compare(*diff.sides(f"{folder}@{old}", f"{folder}@{LAST}"))
-    assert found.worse
-    return diff.markdown(found).splitlines()[2]
+    changes = diff.compare(*diff.sides(f"{folder}@{old}", f"{folder}@{LAST}"))
+    assert changes.worse
+    return diff.markdown(changes).splitlines()[2]
 
 
 def report(folder: Path) -> str:
     """`conform report`: the front page and a page a cell."""
     now = datetime(LAST.year, LAST.month, LAST.day, 6, tzinfo=timezone.utc)
     with tempfile.TemporaryDirectory(dir=folder.parent) as out:
-        said = site.write([folder], Path(out) / "site", EMBEDDED, 3, now)
-    return said.partition(":")[0]
+        summary = site.write([folder], Path(out) / "site", EMBEDDED, 3, now)
+    return summary.partition(":")[0]
 
 
 def measured(job: object, folder: Path) -> None:
     began = time.perf_counter()
-    says = job(folder)  # type: ignore[operator]
+    summary = job(folder)  # type: ignore[operator]
     seconds = time.perf_counter() - began
     busy = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {says}", end="", flush=True)  # type: ignore[attr-defined]
+    print(f"{job.__name__}: {seconds:.1f} s ({busy:.1f} s of CPU), {summary}", end="", flush=True)  # type: ignore[attr-defined]
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process and its children hold now, those that they share once."""
+    """Bytes of memory that a process and its children use now, shared memory counted once."""
     try:
         process = psutil.Process(pid)
-        return sum(one.memory_full_info().pss for one in (process, *process.children()))
+        return sum(each.memory_full_info().pss for each in (process, *process.children()))
     except psutil.Error:
         return 0  # it has just ended
 
@@ -138,8 +172,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="filled before and kept (default: a temporary one)")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    with tempfile.TemporaryDirectory() as made:
-        folder = options.folder or Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         if not any(folder.glob("*.parquet")):
             fill(folder, options.nights, options.columns, options.cells)
@@ -147,7 +181,7 @@ def main() -> int:
         print(
             f"{options.nights} nights x {options.columns} columns x {options.cells} cells: {size / 2**30:.2f} GiB on disk"
         )
-        for job in (changes, report):
+        for job in (compare_nights, report):
             process = get_context("spawn").Process(target=measured, args=(job, folder))
             process.start()
             peak = 0

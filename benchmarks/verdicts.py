@@ -38,7 +38,7 @@ RIGHT = ("caught", "caught, other step or blame", "passed")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="saboteurs and controls whose name holds this")
+    parser.add_argument("--only", default="", help="saboteurs and controls with this in their name")
     parser.add_argument("--quick", action="store_true", help="every tenth one")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -57,18 +57,19 @@ def main() -> int:
 
 def measured(only: str, stride: int) -> Iterator[tuple[str, str, dict[str, str]]]:
     """(group, name, verdict of each gate). Groups: declared saboteurs, blind ones, honest controls."""
-    for one in [one for one in suite.SABOTEURS if only in one.name][::stride]:
+    for saboteur in [each for each in suite.SABOTEURS if only in each.name][::stride]:
         with tempfile.TemporaryDirectory() as folder:
-            golden = suite.golden_of(one, Path(folder))
-            # A spoilt bundle is not replayed once its artifact check has failed, so it has no text to score.
-            checks = one.checks if one.bundle else tuple(dict.fromkeys((*one.checks, "tokens", "text")))
-            rows = suite.answer(one.make(), one.layout, one.opset, checks, golden, Path(folder))
-            said = {check: rows[check] for check in one.checks}
-            failed = any(row.status not in ("PASS", "ABSENT") for row in said.values())
-            right = not suite.problems(one, said)
+            golden = suite.golden_of(saboteur, Path(folder))
+            # A damaged bundle is not replayed once its artifact check has failed, so there is no text to score.
+            checks = saboteur.checks if saboteur.bundle else tuple(dict.fromkeys((*saboteur.checks, "tokens", "text")))
+            rows = suite.answer(saboteur.make(), saboteur.layout, saboteur.opset, checks, golden, Path(folder))
+            asked = {check: rows[check] for check in saboteur.checks}
+            failed = any(row.status not in ("PASS", "ABSENT") for row in asked.values())
+            right = not suite.problems(saboteur, asked)
             ours = "caught" if right else "caught, other step or blame" if failed else "missed"
-            yield "saboteurs", one.name, {"this harness": ours, **others(one.make, one.layout, one.opset, golden, rows)}
-    for blind in [one for one in BLIND if only in one.name][::stride]:
+            theirs = others(saboteur.make, saboteur.layout, saboteur.opset, golden, rows)
+            yield "saboteurs", saboteur.name, {"this harness": ours, **theirs}
+    for blind in [each for each in BLIND if only in each.name][::stride]:
         rows = judge(
             blind.make(), blind.layout, checks=("encoder", "logits", "kv_shape", "kv_values", "tokens", "invariance")
         )
@@ -79,34 +80,34 @@ def measured(only: str, stride: int) -> Iterator[tuple[str, str, dict[str, str]]
             golden = suite.golden_of(control, Path(folder))
             rows = suite.answer(control.make(), layout, control.opset, control.checks, golden, Path(folder))
             ours = "passed" if all(row.status == "PASS" for row in rows.values()) else "false red"
-            found = others(control.make, layout, control.opset, golden, rows)
-            honest = {gate: "false red" if verdict == "caught" else "passed" for gate, verdict in found.items()}
+            theirs = others(control.make, layout, control.opset, golden, rows)
+            honest = {gate: "false red" if verdict == "caught" else "passed" for gate, verdict in theirs.items()}
             yield "controls", f"{control.name}-{layout}", {"this harness": ours, **honest}
 
 
 def others(
     make: Callable[[], Backend], layout: str, opset: int, golden: Golden, rows: dict[str, Row]
 ) -> dict[str, str]:
-    """What the other gates say: ``caught`` or ``missed``. A replay that stops is caught by all that compare numbers."""
-    found = {"allclose 1e-5": "missed", "allclose 1e-3": "missed", "Polygraphy": "missed"}
+    """Verdicts of the other gates: ``caught`` or ``missed``. Gates that compare numbers catch a replay that stops."""
+    verdicts = {"allclose 1e-5": "missed", "allclose 1e-3": "missed", "Polygraphy": "missed"}
     try:
         for given, expected in pairs(make(), layout, opset, golden):
             for gate, tolerance in (("allclose 1e-5", 1e-5), ("allclose 1e-3", 1e-3)):
                 if not close(given, expected, tolerance):
-                    found[gate] = "caught"
-            if found["Polygraphy"] == "missed" and not polygraphy(given, expected):
-                found["Polygraphy"] = "caught"
+                    verdicts[gate] = "caught"
+            if verdicts["Polygraphy"] == "missed" and not polygraphy(given, expected):
+                verdicts["Polygraphy"] = "caught"
     except (Stopped, StageError, AdapterError, ContractError, IndexError, ValueError):
-        found = dict.fromkeys(found, "caught")
+        verdicts = dict.fromkeys(verdicts, "caught")
     text = rows.get("text")
     if text is not None and text.value is not None and text.floor is not None:
-        found["BLEU alone"] = "caught" if text.value < text.floor - BLEU_BUDGET else "missed"
-    return found
+        verdicts["BLEU alone"] = "caught" if text.value < text.floor - BLEU_BUDGET else "missed"
+    return verdicts
 
 
 def pairs(backend: Backend, layout: str, opset: int, golden: Golden) -> Iterator[Pair]:
     """Outputs of each step of the first traced batch beside PyTorch's: logits and the whole own cache."""
-    graph = next(one for one in golden.bundle.graphs if one.id == f"torchscript/{layout}/fp32/op{opset}")
+    graph = next(graph for graph in golden.bundle.graphs if graph.id == f"torchscript/{layout}/fp32/op{opset}")
     decoder = Decoder(
         {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}, graph, golden.bundle.dims
     )
@@ -131,14 +132,14 @@ def pairs(backend: Backend, layout: str, opset: int, golden: Golden) -> Iterator
         fed = batch.tokens[:, step].copy()
 
 
-def close(given: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> bool:
+def close(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> bool:
     return all(
-        given[name].shape == expected[name].shape and np.allclose(given[name], expected[name], tolerance, tolerance)
+        outputs[name].shape == expected[name].shape and np.allclose(outputs[name], expected[name], tolerance, tolerance)
         for name in expected
     )
 
 
-def polygraphy(given: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+def polygraphy(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
     try:
         from polygraphy.comparator import IterationResult, SimpleCompareFunc
         from polygraphy.exception import PolygraphyException
@@ -147,10 +148,10 @@ def polygraphy(given: dict[str, np.ndarray], expected: dict[str, np.ndarray]) ->
         return True
     G_LOGGER.module_severity = G_LOGGER.CRITICAL
     try:
-        found: Any = SimpleCompareFunc()(IterationResult(given), IterationResult(expected))
+        results: Any = SimpleCompareFunc()(IterationResult(outputs), IterationResult(expected))
     except PolygraphyException:
         return False
-    return all(bool(result) for result in found.values())
+    return all(bool(result) for result in results.values())
 
 
 def table(counts: dict[tuple[str, str], Counter[str]]) -> str:
@@ -161,9 +162,9 @@ def table(counts: dict[tuple[str, str], Counter[str]]) -> str:
     for gate in ("this harness", "Polygraphy", "allclose 1e-5", "allclose 1e-3", "BLEU alone"):
         line: list[str] = [gate]
         for group in ("saboteurs", "blind"):
-            found = counts.get((gate, group), Counter())
-            hit = found["caught"] + found["caught, other step or blame"]
-            line.append(f"{hit} of {found.total()}" if found else "-")
+            count = counts.get((gate, group), Counter())
+            caught = count["caught"] + count["caught, other step or blame"]
+            line.append(f"{caught} of {count.total()}" if count else "-")
         right = counts.get((gate, "saboteurs"), Counter())
         line.append(f"{right['caught']} of {right.total()}" if gate == "this harness" else "-")
         honest = counts.get((gate, "controls"), Counter())

@@ -153,7 +153,7 @@ def page(rows: Iterable[Row]) -> str:
         + " ".join(common),
         _section("Runtimes", cells),
         _section("Operators", operators),
-        "Rows of the other operators of the graphs lie in [measured](measured/) too; `conform matrix "
+        "Rows of the other operators of the graphs lie in [measured](measured/) too; `conform operators "
         "docs/measured/operators.jsonl.gz --ops=graph` shows them.",
         _section("Exporters and converters", exports),
     ]

@@ -1,22 +1,27 @@
 """The JSON Schema of a row, derived from its dataclass: ``python -m reports.schema`` rewrites ``row.schema.json``."""
 
 import dataclasses
+import importlib
+import importlib.util
 import json
 import sys
 import types
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from harness.core import rows, verdict
 
-PLACE = Path(__file__).with_name("row.schema.json")
+PATH = Path(__file__).with_name("row.schema.json")
 
 NON_FINITE = ["inf", "-inf", "nan"]
 CHOICES = {
     "status": list(verdict.STATUSES),
     "stage": list(verdict.STAGES),
     "check": [*verdict.OTHER_CHECKS, *verdict.CHECKS],
+    "execution": list(rows.EXECUTIONS),
 }
+OPTIONAL = {"execution"}
+"""Fields that rows of earlier releases of this schema lack."""
 
 SAYS = {
     "check": "the question; probe: is the backend here; operator: ONNX's node tests; export: does a graph come to be",
@@ -34,6 +39,8 @@ SAYS = {
     "attempt": "from 1",
     "seconds": "since the cell began",
     "series": "sidecar .npz, from the results folder on",
+    "execution": "what did the work; a simulator says nothing of the device, and a test's fake is no evidence",
+    "detail": "what else belongs to the answer; each check has its own properties, listed in allOf",
     "bundle": "name@first twelve digits of the hash",
     "precision": "the one that the device computes in",
     "cell": "backend@version/device/exporter/layout/precision/opN",
@@ -46,14 +53,16 @@ def build() -> dict[str, Any]:
     hints = get_type_hints(rows.Row)
     fields = {item.name: _field(item.name, hints[item.name]) for item in dataclasses.fields(rows.Row)}
     fields["schema"] = {"const": rows.SCHEMA}
+    conditions = [_detail(check, shape) for check, shape in details().items()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Row",
         "description": "The answer to one check of one cell: one line of a results file.",
         "type": "object",
         "properties": fields,
-        "required": list(fields),
+        "required": [name for name in fields if name not in OPTIONAL],
         "additionalProperties": False,
+        **({"allOf": conditions} if conditions else {}),
         "$defs": {
             "number": {
                 "description": "JSON has no infinity and no NaN: they are strings.",
@@ -63,18 +72,53 @@ def build() -> dict[str, Any]:
     }
 
 
+def details() -> dict[str, type]:
+    """The TypedDict of ``detail`` for each check that has one."""
+    name = "harness.core.details"
+    return dict(importlib.import_module(name).DETAILS) if importlib.util.find_spec(name) else {}
+
+
+def _detail(check: str, shape: type) -> dict[str, Any]:
+    """What ``detail`` holds in the rows of one check."""
+    return {
+        "if": {"properties": {"check": {"const": check}}},
+        "then": {"properties": {"detail": _type(shape)}},
+    }
+
+
 def _field(name: str, hint: Any) -> dict[str, Any]:
-    made = {"enum": CHOICES[name]} if name in CHOICES else _type(hint)
-    return {"description": SAYS[name], **made} if name in SAYS else made
+    field = {"enum": CHOICES[name]} if name in CHOICES else _type(hint)
+    return {"description": SAYS[name], **field} if name in SAYS else field
 
 
 def _type(hint: Any) -> dict[str, Any]:
-    if get_origin(hint) in (Union, types.UnionType):
-        return {"anyOf": [_type(part) for part in get_args(hint)]}
+    """The JSON Schema of a type. A TypedDict may have more keys than it names: none of its keys is taken away by a later
+    release, and further ones may come."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return {}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_type(part) for part in arguments]}
+    if is_typeddict(hint):
+        properties = {name: _type(part) for name, part in get_type_hints(hint).items()}
+        required = sorted(hint.__required_keys__)
+        return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    if origin is list and _type(arguments[0]):
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is tuple and arguments[-1] is ...:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is tuple:
+        return {"type": "array", "prefixItems": [_type(part) for part in arguments]}
+    if origin is dict and _type(arguments[1]):
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
     if hint is float:
         return {"$ref": "#/$defs/number"}
-    words = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array", type(None): "null"}
-    return {"type": words[get_origin(hint) or hint]}
+    return {"type": JSON_TYPES[origin or hint]}
+
+
+JSON_TYPES = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array", type(None): "null"}
 
 
 def text() -> str:
@@ -83,8 +127,8 @@ def text() -> str:
 
 
 def main() -> int:
-    PLACE.write_text(text(), encoding="utf-8")
-    print(PLACE)
+    PATH.write_text(text(), encoding="utf-8")
+    print(PATH)
     return 0
 
 

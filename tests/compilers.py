@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backends import contract, ort, staged
+from backends import contract, engines, ort, staged
 
 MARK = b"fake engine of "
 GONE = contract.Absent("no fake board is plugged in", "plug one in")
@@ -19,10 +19,10 @@ class Runs(staged.Staged):
 
     def probe(self) -> contract.Probe:
         self.did: list[tuple[str, str]] = []
-        self.found = contract.Probe(
+        self.probed = contract.Probe(
             self.version, self.device, "fp32", "simulator" if self.device.startswith("simulator-") else "device"
         )
-        return self.found
+        return self.probed
 
     def parse(self, part: contract.Part, options: dict[str, Any]) -> bytes:
         self.did.append(("parse", part.name))
@@ -36,7 +36,7 @@ class Runs(staged.Staged):
         return MARK + parsed
 
     def load(
-        self, engine: staged.Engine, parsed: Any, part: contract.Part, options: dict[str, Any]
+        self, engine: engines.Engine, parsed: Any, part: contract.Part, options: dict[str, Any]
     ) -> contract.Program:
         self.did.append(("load", part.name))
         with open(engine.path, "rb") as stream:
@@ -56,6 +56,9 @@ class _Placed(contract.Program):
 
     def placement(self) -> contract.Placement:
         return contract.Placement(self.device, self.precision, "the fake says so")
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class Simulates(Runs):

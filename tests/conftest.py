@@ -25,7 +25,7 @@ def ort_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comple
 @pytest.fixture(scope="session")
 def valid() -> Callable[[Iterable[dict[str, Any]]], None]:
     """Fails unless every row (a JSON object) is one of the committed schema."""
-    checker = jsonschema.Draft202012Validator(json.loads(schema.PLACE.read_text(encoding="utf-8")))
+    checker = jsonschema.Draft202012Validator(json.loads(schema.PATH.read_text(encoding="utf-8")))
 
     def check(rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
@@ -33,6 +33,13 @@ def valid() -> Callable[[Iterable[dict[str, Any]]], None]:
             assert not problems, (row["check"], problems)
 
     return check
+
+
+@pytest.fixture
+def engine_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache of built engines."""
+    monkeypatch.setenv("CONFORM_ENGINES", str(tmp_path / "engines"))
+    return tmp_path / "engines"
 
 
 class Draft:

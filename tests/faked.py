@@ -15,8 +15,8 @@ from tests.saboteurs import frame
 
 FAKES = Path(__file__).parent / "fakes"
 NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings", "fake_model")
-USED = {"tensorrt": ("cuda", "words"), "cann": ("ascend",)}
-"""What an adapter has its handling of memory and of words in."""
+USED = {"tensorrt": ("cuda", "cuda_memory", "logs", "tensorrt_engine"), "cann": ("ascend",)}
+"""The helpers of an adapter, in which mistakes are planted too."""
 CHECKS = ("encoder", "kv_shape", "kv_values", "placement")
 """Checks of the forced replay alone: every tensor of two batches, a second a cell."""
 
@@ -59,8 +59,10 @@ def adapter(name: str, mistakes: Mapping[str, str] | None = None) -> types.Modul
     for stem, source in sources.items():
         modules[stem] = types.ModuleType(f"mutated_{stem}")
         exec(compile(source, f"{stem}.py", "exec"), modules[stem].__dict__)
-    for stem in stems[:-1]:
-        setattr(modules[name], stem, modules[stem])
+    for module in modules.values():
+        for stem, helper in modules.items():
+            if hasattr(module, stem):
+                setattr(module, stem, helper)
     return modules[name]
 
 

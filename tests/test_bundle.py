@@ -8,16 +8,16 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 import pytest
 
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
-from harness.run import preflight
+from harness.core.graph import Graph
 from tests import helpers
 from tests.conftest import Draft
 
@@ -86,6 +86,17 @@ def _batch(rows: list[int]) -> Callable[[Draft], None]:
     return lambda draft: draft.manifest(lambda manifest: manifest["batches"]["forced"].append(rows))
 
 
+def _role(part: str, side: str, index: int, role: object) -> Callable[[Draft], None]:
+    """Another role for one port of every graph's part of that name."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        for graph in manifest["graphs"]:
+            if part in graph["parts"]:
+                graph["parts"][part][side][index][3] = role
+
+    return lambda draft: draft.manifest(change)
+
+
 def _sealed(name: str, content: bytes) -> Callable[[Draft], None]:
     """Other content, and a manifest that vouches for it."""
 
@@ -118,8 +129,12 @@ BAD = {
     "binary manifest": Bad(lambda draft: draft.put("manifest.json", b"\xff\xfe\x00"), ("manifest.json is damaged",)),
     "foreign manifest": Bad(lambda draft: draft.put("manifest.json", b'{"name": "x"}'), ("is not a bundle's",)),
     "list for a manifest": Bad(lambda draft: draft.put("manifest.json", b"[1]"), ("is not a bundle's",)),
-    "newer schema": Bad(_set(schema=3), ("schema 3", "reads schemas 1 to 2", "update the checkout")),
+    "newer schema": Bad(_set(schema=4), ("schema 4", "reads schemas 1 to 3", "update the checkout")),
     "schema of another type": Bad(_set(schema="1"), ("schema '1'",)),
+    "unknown role": Bad(_role("step", "inputs", 0, "token"), ("step port input_ids", "unknown role 'token'")),
+    "role of a layer without a number": Bad(_role("step", "outputs", 1, "self.key"), ("unknown role 'self.key'",)),
+    "role that is a number": Bad(_role("step", "inputs", 0, 5), ("manifest.json does not say",)),
+    "role twice": Bad(_role("step", "inputs", 0, "source.mask"), ("step", "two ports", "one role")),
     "missing file": Bad(lambda draft: (draft.place / "tokens.npy").unlink(), ("tokens.npy is missing",)),
     "truncated file": Bad(_cut("trace_self.npy", 5000), ("trace_self.npy has 5000 bytes",)),
     "empty file": Bad(_cut(STEP, 0), (f"{STEP} has 0 bytes",)),
@@ -144,7 +159,7 @@ BAD = {
     "array that is none": Bad(_sealed("tokens.npy", b"x" * 500), ("tokens.npy cannot be read",)),
     "pieces that are none": Bad(_sealed("pieces.json", b"{"), ("pieces.json",)),
     "too few pieces": Bad(_sealed("pieces.json", b'["a"]'), ("pieces.json",)),
-}  # fmt: skip
+}
 
 
 class Case(NamedTuple):
@@ -253,9 +268,12 @@ def test_large_arrays_stay_on_disk() -> None:
 
 
 SMALL_TRAP = b"".join(
-    [b"\x93NUMPY\x01\x00\x36\x00", b"{'descr':'|O','fortran_order':False,'shape':(1,)}".ljust(53) + b"\n",
-     b"cposix\nsystem\n(S'touch $TRAP'\ntR."]
-)  # fmt: skip
+    [
+        b"\x93NUMPY\x01\x00\x36\x00",
+        b"{'descr':'|O','fortran_order':False,'shape':(1,)}".ljust(53) + b"\n",
+        b"cposix\nsystem\n(S'touch $TRAP'\ntR.",
+    ]
+)
 """An array of one object in so few bytes that it is read, not mapped."""
 
 
@@ -268,15 +286,15 @@ def _sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
 
 
 def test_pickles_are_refused_by_the_array_itself(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pickled("margins")(draft)
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+    _pickled("top_logits")(draft)
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
 
 
 def test_a_pickle_of_few_bytes_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft.put("margins.npy", SMALL_TRAP)
+    draft.put("top_logits.npy", SMALL_TRAP)
     draft.reseal()
     assert len(SMALL_TRAP) <= 128
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("margins"))
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
     np.load(io.BytesIO(SMALL_TRAP), allow_pickle=True)
     assert (tmp_path / "sprung").exists(), "the trap does not work, so the test above proves nothing"
 
@@ -290,77 +308,35 @@ def test_a_pickled_witness_is_refused(draft: Draft, tmp_path: Path, monkeypatch:
     assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).witness(GRAPH))
 
 
-def _outside(model: Any, location: str) -> Any:
-    """The first weight of a model that lies in a file, to be moved."""
-    tensor = next(one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL)
-    next(entry for entry in tensor.external_data if entry.key == "location").value = location
-    return tensor
+@pytest.mark.parametrize("schema", [1, 2])
+def test_earlier_schemas_give_the_same_roles(draft: Draft, schema: int) -> None:
+    """They say no roles: those are read off Optimum's names."""
+
+    def older(manifest: dict[str, Any]) -> None:
+        manifest["schema"] = schema
+        for part in (part for graph in manifest["graphs"] for part in graph["parts"].values()):
+            for side in ("inputs", "outputs"):
+                part[side] = [[name, dtype, shape] for name, dtype, shape, _ in part[side]]
+
+    draft.manifest(older)
+    assert Bundle(str(draft.place)).graphs == _moved(Bundle(str(helpers.EMBEDDED), verify=False).graphs, draft.place)
 
 
-def _constant(model: Any, location: str) -> Any:
-    """A constant of the graph, moved to a file: no initializer, yet external data."""
-    tensor = onnx.TensorProto(name="sly", dims=[4], data_type=onnx.TensorProto.FLOAT)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["sly"], value=tensor))
-    return tensor
+def _moved(graphs: tuple[Graph, ...], folder: Path) -> tuple[Graph, ...]:
+    """The same graphs in another folder."""
+
+    def moved(graph: Graph) -> Graph:
+        parts = tuple(replace(part, path=str(folder / Path(part.path).name)) for part in graph.parts)
+        return replace(graph, parts=parts)
+
+    return tuple(map(moved, graphs))
 
 
-@pytest.mark.parametrize("place", [_outside, _constant], ids=["weight", "constant"])
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "sub/secret.bin", "notthere.bin", ""])
-def test_external_data_stays_in_the_bundle(draft: Draft, location: str, place: Callable[[Any, str], Any]) -> None:
-    (draft.place.parent / "secret.bin").write_bytes(bytes(1 << 20))
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
-    tensor = place(model, location)
-    draft.put(STEP, model.SerializeToString())
-    draft.reseal()
-    bundle = Bundle(str(draft.place))
-    row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
-    assert row.status == "FAIL"
-    assert tensor.name in row.message
-    assert repr(location) in row.message or "not a plain file" in row.message
+def test_an_earlier_schema_with_a_name_that_is_not_optimums_is_refused(draft: Draft) -> None:
+    def renamed(manifest: dict[str, Any]) -> None:
+        manifest["schema"] = 2
+        manifest["graphs"][0]["parts"]["step"]["inputs"][0] = ["tok", "int64", ["batch", 1]]
 
-
-def test_external_data_that_leaves_the_bundle_reaches_no_runtime(draft: Draft, tmp_path: Path, valid: Any) -> None:
-    (tmp_path / "secret.bin").write_bytes(bytes(1 << 20))
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
-    _outside(model, "../secret.bin")
-    draft.put(STEP, model.SerializeToString())
-    draft.reseal()
-    done = helpers.conformance(
-        tmp_path / "results", f"--bundle={draft.place}", "--opset=16-17", "--layout=unified", "-k", "artifact or logits"
-    )
-    assert done.returncode == 1
-    rows = helpers.rows_in(tmp_path / "results")
-    valid(rows)
-    assert {(row["opset"], row["check"], row["status"]) for row in rows} == {
-        (16, "artifact", "PASS"), (16, "logits", "PASS"), (17, "artifact", "FAIL"), (17, "logits", "ERROR"),
-    }  # fmt: skip
-    assert [row["compared"] for row in rows if row["check"] == "logits" and row["opset"] == 17] == [0]
-
-
-def test_graph_that_is_not_what_the_manifest_says(draft: Draft) -> None:
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
-    model.opset_import[0].version, model.ir_version = 12, 3
-    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    model.graph.node.add(op_type="FusedGelu", domain="com.vendor", input=["logits"], output=["x"])
-    draft.put(STEP, model.SerializeToString())
-    draft.reseal()
-    bundle = Bundle(str(draft.place))
-    row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
-    said = " ".join(row.detail["problems"])
-    assert row.status == "FAIL"
-    for words in ("opset 12", "IR version 3", "com.vendor", "logits is float64"):
-        assert words in said
-
-
-def test_ids_outside_the_vocabulary_fail_the_artifact(draft: Draft) -> None:
-    ids = np.load(draft.place / "source_ids.npy")
-    ids[7] = 10_000_000
-    (draft.place / "source_ids.npy").unlink()
-    np.save(draft.place / "source_ids.npy", ids)
-    draft.reseal()
-    bundle = Bundle(str(draft.place))
-    row = preflight.check(bundle, bundle.graphs[0])
-    assert row.status == "FAIL"
-    assert "source_ids: id 10000000 is outside the vocabulary" in row.message
+    draft.manifest(renamed)
+    with pytest.raises(UserError, match="step port tok has the unknown role ''"):
+        Bundle(str(draft.place))

@@ -39,8 +39,12 @@ def test_a_model_is_compiled_once_for_a_hundred_cache_lengths() -> None:
         assert encoders[0] == encoders[1] != encoders[2]
 
 
-MODES = [(None, "fp32", "must_keep_origin_dtype"), ("force_fp32", "fp16", "force_fp32"),
-         ("fp16", "fp16", "force_fp16"), ("mixed", "fp16", "allow_mix_precision")]  # fmt: skip
+MODES = [
+    (None, "fp32", "must_keep_origin_dtype"),
+    ("force_fp32", "fp16", "force_fp32"),
+    ("fp16", "fp16", "force_fp16"),
+    ("mixed", "fp16", "allow_mix_precision"),
+]
 
 
 @pytest.mark.parametrize("provider, precision, mode", MODES)
@@ -53,9 +57,11 @@ def test_the_precision_mode_is_in_the_cell(provider: str | None, precision: str,
     assert probe.version.endswith("-fake")
 
 
-FILES = [("opp/version.info", "Version=8.0.RC1\n", "8.0.RC1"),
-         ("version.cfg", "# a line\nrunning_version=[7.0.0.5.242:CANN-7.0]\n", "7.0.0.5.242"),
-         ("readme", "nothing", "unknown")]  # fmt: skip
+FILES = [
+    ("opp/version.info", "Version=8.0.RC1\n", "8.0.RC1"),
+    ("version.cfg", "# a line\nrunning_version=[7.0.0.5.242:CANN-7.0]\n", "7.0.0.5.242"),
+    ("readme", "nothing", "unknown"),
+]
 
 
 @pytest.mark.parametrize("name, text, version", FILES)
@@ -132,44 +138,93 @@ def test_a_full_device_is_a_clear_failure_and_leaks_nothing(fail_at: int) -> Non
 
 
 MISTAKES = [
-    ("the device is not chosen", '        ascend.check(acl, "acl.rt.set_device", acl.rt.set_device(0))\n', "",
-     "set_device was not called"),
-    ("memory leaks", '"acl.rt.free", acl.rt.free)', '"acl.rt.free", lambda memory: 0)',
-     "blocks of device memory"),
-    ("data buffers leak", 'self.holds(data, "acl.destroy_data_buffer", acl.destroy_data_buffer)', "pass",
-     "data buffer still points"),
-    ("datasets leak", 'self.holds(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
-     "acl.mdl.create_dataset()", "handles were never given back"),
-    ("the description leaks", 'owned.holds(mdl.create_desc(), "acl.mdl.destroy_desc", mdl.destroy_desc)',
-     "mdl.create_desc()", "description of this model"),
-    ("the model leaks", '"acl.mdl.unload", mdl.unload)', '"acl.mdl.unload", lambda model: 0)',
-     "handles"),
-    ("host memory leaks", '"acl.rt.free_host", self.acl.rt.free_host)', '"acl.rt.free_host", lambda memory: 0)',
-     "blocks of device memory"),
+    (
+        "the device is not chosen",
+        '        ascend.check(acl, "acl.rt.set_device", acl.rt.set_device(0))\n',
+        "",
+        "set_device was not called",
+    ),
+    ("memory leaks", '"acl.rt.free", acl.rt.free)', '"acl.rt.free", lambda memory: 0)', "blocks of device memory"),
+    (
+        "data buffers leak",
+        'self.own(data, "acl.destroy_data_buffer", acl.destroy_data_buffer)',
+        "pass",
+        "data buffer still points",
+    ),
+    (
+        "datasets leak",
+        'self.own(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
+        "acl.mdl.create_dataset()",
+        "handles were never given back",
+    ),
+    (
+        "the description leaks",
+        'owned.own(mdl.create_desc(), "acl.mdl.destroy_desc", mdl.destroy_desc)',
+        "mdl.create_desc()",
+        "description of this model",
+    ),
+    ("the model leaks", '"acl.mdl.unload", mdl.unload)', '"acl.mdl.unload", lambda model: 0)', "handles"),
+    (
+        "host memory leaks",
+        '"acl.rt.free_host", self.acl.rt.free_host)',
+        '"acl.rt.free_host", lambda memory: 0)',
+        "blocks of device memory",
+    ),
     ("host memory freed as the device's", "self.acl.rt.free_host)", "self.acl.rt.free)", "a stream still uses"),
-    ("memory freed twice", "        return dataset, buffers",
-     "            acl.rt.free(memory)\n        return dataset, buffers",
-     "data buffer still points"),
-    ("the description is not filled", 'self.check("acl.mdl.get_desc", mdl.get_desc(self.desc, self.model))', "pass",
-     "get_desc was not called"),
+    (
+        "memory freed twice",
+        "        return dataset, buffers",
+        "            acl.rt.free(memory)\n        return dataset, buffers",
+        "data buffer still points",
+    ),
+    (
+        "the description is not filled",
+        'self.check("acl.mdl.get_desc", mdl.get_desc(self.desc, self.model))',
+        "pass",
+        "get_desc was not called",
+    ),
     ("int64 as int32", '9: "int64"', '9: "int32"', "were written"),
     ("the wrong direction", "len(raw), TO_DEVICE)", "len(raw), TO_HOST)", "memcpy"),
-    ("more bytes than room", "memcpy(self.host, size, address, size, TO_HOST)",
-     "memcpy(self.host, size, address, size + 8, TO_HOST)", "room for"),
-    ("the buckets' sizes are not told", "        if not code:  # a model", "        if False:  # a model",
-     "set_input_dynamic_dims was not called"),
-    ("the sizes in another order", "for index in sorted(shapes)", "for index in sorted(shapes, reverse=True)",
-     "INVALID_PARAM (100000)"),
-    ("the whole buffer is read", 'dims, code = acl.mdl.get_cur_output_dims(self.desc, at)',
-     'dims, code = {"dims": [self.outputs[1][at][1] // 4]}, 0', "has rank 1"),
-    ("codes are not looked at", "    if code:\n        raise RuntimeError", "    if False:\n        raise RuntimeError",
-     ""),
-    ("unequal gears", "_list([past] * moving)", "_list([past] * (moving + 1))", "E10042"),
+    (
+        "more bytes than room",
+        "memcpy(self.host, size, address, size, TO_HOST)",
+        "memcpy(self.host, size, address, size + 8, TO_HOST)",
+        "room for",
+    ),
+    (
+        "the buckets' sizes are not told",
+        "        if not code:  # a model",
+        "        if False:  # a model",
+        "set_input_dynamic_dims was not called",
+    ),
+    (
+        "the sizes in another order",
+        "for other in sorted(shapes)",
+        "for other in sorted(shapes, reverse=True)",
+        "INVALID_PARAM (100000)",
+    ),
+    (
+        "the whole buffer is read",
+        "dims, code = acl.mdl.get_cur_output_dims(self.desc, index)",
+        'dims, code = {"dims": [self.outputs[1][index][1] // 4]}, 0',
+        "has rank 1",
+    ),
+    (
+        "codes are not looked at",
+        "    if code:\n        raise RuntimeError",
+        "    if False:\n        raise RuntimeError",
+        "",
+    ),
+    ("unequal gears", "[str(past)] * dynamic", "[str(past)] * (dynamic + 1)", "E10042"),
     ("too many gears", "GEARS = 100", "GEARS = 101", "E10042"),
     ("no ND", '"--input_format=ND", ', "", "E10040"),
-    ("the last bucket is skipped", "(sizes[\"past\"] - 1) // GEARS * GEARS + 1", "sizes[\"past\"] // GEARS * GEARS + 2",
-     "INVALID_PARAM"),
-]  # fmt: skip
+    (
+        "the last bucket is skipped",
+        '(sizes["past"] - 1) // GEARS * GEARS + 1',
+        'sizes["past"] // GEARS * GEARS + 2',
+        "INVALID_PARAM",
+    ),
+]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

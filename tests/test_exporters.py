@@ -10,13 +10,16 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conform import cli
+from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.rowfiles import read_all
 from harness.core.rows import Row, to_json
 from harness.golden import exporters
-from harness.golden.exporters import TORCH, survey
+from harness.golden import survey as host
+from harness.golden.exporters import TORCH
+from harness.golden.survey import survey
 from tests import helpers
-from tests.test_record import make_model
+from tests.models import make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn of themselves
 CELL = Cell("torchscript", TORCH, "cpu", "eager", "unified", "fp32", 17)
@@ -76,33 +79,39 @@ def test_every_cell_has_its_row(found: tuple[dict[Any, Row], Path], valid: Calla
 
 
 @pytest.fixture(scope="module")
-def workshop(model: Path, tmp_path_factory: pytest.TempPathFactory) -> exporters._Workshop:
+def bundle(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return exporters.golden(model, host.CORPUS, tmp_path_factory.mktemp("golden"), progress=False)
+
+
+@pytest.fixture(scope="module")
+def files(model: Path, tmp_path_factory: pytest.TempPathFactory) -> exporters.Files:
     """The worker's side in this process."""
-    scratch = tmp_path_factory.mktemp("workshop")
-    return exporters._Workshop(
-        exporters._golden(model, exporters.CORPUS, scratch, progress=False), str(model), scratch, lambda: None
-    )
+    return exporters.Files(str(model), tmp_path_factory.mktemp("files"), lambda: None)
 
 
 @pytest.mark.parametrize("exporter, variant", [("torchscript", "eager"), ("converter", "from17")])
-def test_an_opset_beyond_the_newest_is_refused(exporter: str, variant: str, workshop: exporters._Workshop) -> None:
-    row = workshop.answer(CELL._replace(backend=exporter, exporter=variant, opset=99))
-    assert (row.status, row.kind) == ("UNSUPPORTED", "opset"), row.message
-    assert row.message.startswith(("encoder: Unsupported onnx_opset_version: 99", "encoder: Warning: invalid version"))
+def test_an_opset_beyond_the_newest_is_refused(
+    exporter: str, variant: str, files: exporters.Files, bundle: Bundle
+) -> None:
+    answer = exporters.answer(CELL._replace(backend=exporter, exporter=variant, opset=99), files, bundle)
+    assert (answer.status, answer.kind) == ("UNSUPPORTED", "opset"), answer.message
+    words = ("encoder: Unsupported onnx_opset_version: 99", "encoder: Warning: invalid version")
+    assert answer.message.startswith(words)
 
 
-def test_wrong_numbers_fail(workshop: exporters._Workshop, model: Path, tmp_path: Path) -> None:
+def test_wrong_numbers_fail(files: exporters.Files, bundle: Bundle, model: Path, tmp_path: Path) -> None:
     """A model whose weights changed after the golden was decoded stands for an exporter that computes something else."""
-    honest = workshop.answer(CELL)
+    honest = exporters.answer(CELL, files, bundle)
     assert honest.status == "PASS", honest.message
     shutil.copytree(model, tmp_path / model.name)
     weights = load_file(tmp_path / model.name / "model.safetensors")
     weights["final_logits_bias"][0, 5] += 0.5
     save_file(weights, tmp_path / model.name / "model.safetensors", metadata={"format": "pt"})
-    row = exporters._Workshop(workshop.bundle, str(tmp_path / model.name), tmp_path, lambda: None).answer(CELL)
-    assert row.status == "FAIL"
-    assert "logits is off the golden by 0.5" in row.message
-    assert row.compared == honest.compared
+    changed = exporters.Files(str(tmp_path / model.name), tmp_path, lambda: None)
+    answer = exporters.answer(CELL, changed, bundle)
+    assert answer.status == "FAIL"
+    assert "logits is off the golden by 0.5" in answer.message
+    assert answer.compared == honest.compared
 
 
 DEATHS = {
@@ -122,7 +131,7 @@ def test_a_dead_exporter_costs_its_own_cell_only(
         f"    if 'sdpa/split/fp32/op12' in line: {does}\n"
         f"    print('{{\"row\": ' + {answer!r} + '}}', '{{\"done\": 1}}', sep='\\n', flush=True)\n"
     )
-    monkeypatch.setattr(exporters._Worker, "_command", lambda worker: [sys.executable, "-c", script])
+    monkeypatch.setattr(host._Worker, "_command", lambda worker: [sys.executable, "-c", script])
     asked = ["exporters", str(model), "--results", str(tmp_path), "--exporter", "dynamo", "--opset", "11-12"]
     assert cli.main([*asked, "--timeout", "1"]) == 1
     rows = [row for _, row in read_all([tmp_path])]

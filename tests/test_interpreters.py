@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from backends import contract
+from backends.engines import Slot
 from tests import faked, helpers
 from tests.saboteurs import frame
 
@@ -19,9 +20,9 @@ CHECKS = ("encoder", "logits", "kv_shape", "kv_values", "tokens", "placement")
 MISTAKES = {
     # It keeps the shapes of the first step: the second one's cache is another.
     "mnn": ("if shapes != self.shapes:", "if not self.shapes:", "kv_shape"),
-    "tract": ("zip(self.outputs, found)", "zip(self.outputs, found[:1] + found[:0:-1])", "kv_values"),
+    "tract": ("zip(self.outputs, tensors)", "zip(self.outputs, tensors[:1] + tensors[:0:-1])", "kv_values"),
     # Keys and values as the runtime holds them, which it writes over.
-    "iree": ("np.array(one.to_host())", "np.array(one.to_host())[..., ::-1]", "logits"),
+    "iree": ("np.array(result.to_host())", "np.array(result.to_host())[..., ::-1]", "logits"),
 }
 """What is right in the adapter, what is put in its place, and the check that must fail."""
 
@@ -109,7 +110,7 @@ def test_an_engine_of_iree_is_the_processors_that_it_was_built_for(
         (tmp_path / "cpuinfo").write_text(cpuinfo, encoding="utf-8")
         made = backend("iree")
         made.probe()
-        return str(made._place(part, {})[0])
+        return Slot(made._recipe(part, {})).path
 
     assert key(told.format(2400)) == key(told.format(3100)), "how fast it is at the moment is of no matter"
     assert key(told.format(2400)) != key(told.format(2400).replace(" avx512f", ""))

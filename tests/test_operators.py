@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from conform import cli
-from conform import proposals as expect
+from conform.commands import expectations as expect
 from harness.core.bundle import Bundle
 from harness.core.rowfiles import box_name
 from harness.core.rows import Row, to_json
@@ -106,7 +106,7 @@ def test_a_stamped_model_is_of_that_opset_and_the_lowest_ir(tmp_path: Path) -> N
 
 def test_a_second_reading_imports_no_onnx(cache: Path) -> None:
     program = (
-        "import sys, harness.run.operators; from harness import node_tests;"
+        "import sys, harness.run.operators; from harness.run import node_tests;"
         "print(len(node_tests.collection(['GatherElements', 'NoSuch']).tests('GatherElements', 12)), 'onnx' in sys.modules)"
     )
     done = helpers.run("timeit", "-n1", "-r1", program)
@@ -132,7 +132,7 @@ def test_an_operator_is_added_to_the_cache(cache: Path) -> None:
 def test_three_runtimes_at_opset_12(tmp_path: Path, valid: Callable[[Iterable[dict[str, Any]]], None]) -> None:
     results = tmp_path / "results"
     asked = (results, f"--ops={GATHER},{LOSS}", "--opset=11-12")
-    done = conform("matrix", *asked, "--backend=ort,openvino,reference")
+    done = conform("operators", *asked, "--backend=ort,openvino,reference")
     assert done.returncode == 0, done.stderr
     rows = helpers.rows_in(results)
     valid(rows)
@@ -150,7 +150,7 @@ def test_three_runtimes_at_opset_12(tmp_path: Path, valid: Callable[[Iterable[di
     assert f"{LOSS}: ONNX has no node test of it at opset 11, so there is no row" in done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.split()[:1] in (["11"], ["12"])]
     assert lines == [["11", "✅", "·"], ["12", "✅", "✅"]] * 3
-    again = conform("matrix", *asked)
+    again = conform("operators", *asked)
     assert again.returncode == 0, again.stderr
     assert again.stdout == done.stdout
     assert again.stderr.count(" 0 rows to run, 3 known (--again runs those too)") == 3
@@ -197,7 +197,7 @@ def test_a_runtime_of_the_rows_that_is_not_here_is_a_remark(tmp_path: Path) -> N
 
 
 def test_a_runtime_that_is_asked_for_and_not_here_is_absent(tmp_path: Path) -> None:
-    done = conform("matrix", tmp_path / "results", f"--ops={GATHER}", "--opset=12", "--backend=ort@1.11")
+    done = conform("operators", tmp_path / "results", f"--ops={GATHER}", "--opset=12", "--backend=ort@1.11")
     assert done.returncode == 1, done.stderr
     (row,) = helpers.rows_in(tmp_path / "results")
     assert (row["check"], row["status"], row["backend"], row["version"]) == ("probe", "ABSENT", "ort", "1.11")
@@ -344,24 +344,34 @@ def test_graph_means_the_operators_of_the_bundle() -> None:
         ((f"--ops={GATHER}", "--backend=orrt"), "did you mean 'ort'?"),
         ((f"--ops={GATHER}", "--backend=ort", "--opset=99"), "has opsets 9-"),
         ((f"--ops={GATHER}",), "cannot be read as rows"),
-        (("--backend=ort",), "add --ops=graph"),
     ],
     ids=" ".join,
 )
 def test_bad_input_is_one_line(
     arguments: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["matrix", str(tmp_path / "results"), *arguments]) == 2
+    assert cli.main(["operators", str(tmp_path / "results"), *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert words in line
     assert not (tmp_path / "results").exists(), "nothing was run, so nothing is written"
 
 
+def test_the_older_form_still_works_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = str(tmp_path / "results")
+    assert cli.main(["matrix", results, f"--ops={GATHER}", "--opset=12", "--backend=ort"]) == 0
+    older = capsys.readouterr()
+    assert older.err.splitlines()[0] == "note: conform matrix --ops is now conform operators RESULTS --ops"
+    assert cli.main(["operators", results, f"--ops={GATHER}", "--opset=12"]) == 0
+    assert capsys.readouterr().out == older.out
+    assert cli.main(["matrix", results, "--backend=ort"]) == 2
+    assert "use conform operators RESULTS --ops=graph" in capsys.readouterr().err
+
+
 def test_rows_are_written_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "some.jsonl"
     file.write_text(to_json(Row("probe", "ABSENT", backend="ort")) + "\n", encoding="utf-8")
-    assert cli.main(["matrix", str(file), f"--ops={GATHER}", "--backend=ort"]) == 2
+    assert cli.main(["operators", str(file), f"--ops={GATHER}", "--backend=ort"]) == 2
     assert "give a folder" in capsys.readouterr().err
 
 
@@ -373,7 +383,7 @@ def test_a_damaged_cache_is_one_line(
     copy.mkdir(parents=True)
     (copy / "collection.json").write_text("{", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cli.main(["matrix", str(tmp_path / "results"), f"--ops={GATHER}", "--backend=ort"]) == 2
+    assert cli.main(["operators", str(tmp_path / "results"), f"--ops={GATHER}", "--backend=ort"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{copy}: damaged" in line
     assert "delete this folder" in line

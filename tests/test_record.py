@@ -1,26 +1,25 @@
 """Recording a tiny Marian with random weights: the bundle repeats, tells nothing of this box, and replays."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+from transformers import MarianMTModel, MarianTokenizer
 
-from conform import cli
 from harness.core.bundle import Bundle
 from harness.golden import record as recorder
-from tests import helpers
+from harness.golden.against import against
+from harness.run.text import Scorer
+from tests import helpers, models
+from tests.models import conform, line_of
 
 OPSETS = (12, 18)
 GRAPHS = [("torchscript", 12), ("torchscript", 18), ("dynamo", 18)]
@@ -28,69 +27,20 @@ CELLS = [(*graph, layout) for graph in GRAPHS for layout in ("split", "unified")
 CELLS[2:2] = [("torchscript", 12, "static")]
 CELLS[5:5] = [("torchscript", 18, "static"), ("torchscript", 18, "static-scatter")]
 STEPS = 12
-HEADER = "id\tdomain\tlicence\tsource\treference"
-
-
-def make_model(folder: Path) -> None:
-    """A MarianMT directory as Optimum users have it: d 32, one layer a side, a vocabulary of its own."""
-    lines = helpers.CORPUS.read_text(encoding="utf-8").splitlines()[1:200]
-    text = [line.split("\t")[column] for line in lines for column in (3, 4)]
-    folder.mkdir()
-    stream = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text), model_writer=stream, vocab_size=400, hard_vocab_limit=False, minloglevel=2,
-        bos_id=-1, eos_id=0, unk_id=1, character_coverage=1.0, num_threads=1,
-    )  # fmt: skip
-    for name in ("source.spm", "target.spm"):
-        (folder / name).write_bytes(stream.getvalue())
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=stream.getvalue())
-    vocabulary = {pieces.id_to_piece(index): index for index in range(pieces.get_piece_size())}
-    vocabulary["<pad>"] = len(vocabulary)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    pad, size = vocabulary["<pad>"], len(vocabulary)
-    config = MarianConfig(
-        vocab_size=size, decoder_vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=48,
-        decoder_ffn_dim=48, encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=256,
-        pad_token_id=pad, eos_token_id=0, bos_token_id=0, forced_eos_token_id=0, decoder_start_token_id=pad,
-        scale_embedding=True, static_position_embeddings=True, activation_function="swish", max_length=256,
-        bad_words_ids=[[pad]], num_beams=1, share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
-    )  # fmt: skip
-    torch.manual_seed(5)
-    model = MarianMTModel(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-        model.final_logits_bias.normal_(0, 1.0)
-        model.final_logits_bias[0, 0] = 3.0
-    model.generation_config.update(
-        bad_words_ids=[[pad]], num_beams=1, max_length=256, pad_token_id=pad, eos_token_id=0,
-        decoder_start_token_id=pad, forced_eos_token_id=0,
-    )  # fmt: skip
-    model.save_pretrained(folder)
-    MarianTokenizer(
-        str(folder / "source.spm"),
-        str(folder / "target.spm"),
-        str(folder / "vocab.json"),
-        source_lang="en",
-        target_lang="zh",
-    ).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "toy-en-zh"
-    make_model(folder)
+    models.make_model(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lines = helpers.CORPUS.read_text(encoding="utf-8").splitlines()
-    rows = [lines[1], lines[30], lines[60], lines[100], lines[150]]
-    place = tmp_path_factory.mktemp("corpora") / "five.tsv"
-    place.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
-    return place
+    path = tmp_path_factory.mktemp("corpora") / "five.tsv"
+    models.make_corpus(path)
+    return path
 
 
 def record(model: Path, corpus: Path, out: Path, **options: Any) -> str:
@@ -101,6 +51,7 @@ def record(model: Path, corpus: Path, out: Path, **options: Any) -> str:
         "free_batch": 2,
         "forced_batch": 2,
         "progress": False,
+        "score": Scorer,
     }
     return recorder.record(model, corpus, out, **{**asked, **options})
 
@@ -109,14 +60,6 @@ def record(model: Path, corpus: Path, out: Path, **options: Any) -> str:
 def recorded(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("recorded") / "toy.bundle"
     return out, record(model, corpus, out)
-
-
-def conform(*arguments: object) -> tuple[int, str, str]:
-    """``conform`` in this process, which has torch already: exit code, output, errors."""
-    out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        code = cli.main(list(map(str, arguments)))
-    return code, out.getvalue(), errors.getvalue()
 
 
 def onnx_files(bundle: Path) -> Iterator[tuple[Path, Any]]:
@@ -135,10 +78,9 @@ def test_recording_repeats_in_another_process_and_place(model: Path, corpus: Pat
     copy = tmp_path / "far" / model.name
     shutil.copytree(model, copy)
     ours = record(model, corpus, tmp_path / "ours.bundle", opsets=[18], free_batch=24, forced_batch=6)
-    done = helpers.run(
-        "conform.cli", "record", str(copy), "--corpus", str(corpus), "--out", "theirs.bundle", "--opset", "18",
-        "--max-steps", str(STEPS), "--traced-steps", "40", cwd=tmp_path, PYTHONHASHSEED="123", PYTHONPATH=str(helpers.ROOT),
-    )  # fmt: skip
+    environment = {"PYTHONHASHSEED": "123", "PYTHONPATH": str(helpers.ROOT)}
+    wish = ["--out", "theirs.bundle", "--opset", "18", "--max-steps", str(STEPS), "--traced-steps", "40"]
+    done = helpers.run("conform.cli", "record", str(copy), "--corpus", str(corpus), *wish, cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     assert Bundle(str(tmp_path / "theirs.bundle")).hash == ours
     assert ours[:12] in done.stdout
@@ -238,7 +180,7 @@ def test_both_exporters_share_their_weights(recorded: tuple[Path, str]) -> None:
 
 
 def test_against_itself_nothing_changed(recorded: tuple[Path, str]) -> None:
-    assert recorder.against(Bundle(str(recorded[0])), Bundle(str(recorded[0]))) == []
+    assert against(Bundle(str(recorded[0])), Bundle(str(recorded[0]))) == []
 
 
 def perturbed(model: Path, place: Path) -> Path:
@@ -257,132 +199,14 @@ def test_against_names_a_change_of_the_golden(
     recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path
 ) -> None:
     other = perturbed(model, tmp_path / model.name)
-    code, out, errors = conform(
-        "record", other, "--corpus", corpus, "--out", tmp_path / "new.bundle", "--opset", "17", "--layout", "unified",
-        "--max-steps", STEPS, "--traced-steps", 40, "--against", recorded[0],
-    )  # fmt: skip
+    wish = ["--opset", "17", "--layout", "unified", "--max-steps", STEPS, "--traced-steps", 40]
+    wish += ["--out", tmp_path / "new.bundle", "--against", recorded[0]]
+    code, out, errors = conform("record", other, "--corpus", corpus, *wish)
     assert code == 1, errors
     assert re.search(r"^model file model\.safetensors: [0-9a-f]{12} -> [0-9a-f]{12}$", out, re.MULTILINE)
     gap = r"^encoder: largest change [\d.e+-]+ \([\d.e+-]+ times the old fp32 floor\), at source position \d+ of"
     assert re.search(gap, out, re.MULTILINE)
     assert "graph removed: torchscript/split/fp32/op12" in out
-
-
-def break_json(name: str, **values: Any) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        content = json.loads((folder / name).read_text(encoding="utf-8"))
-        (folder / name).write_text(json.dumps({**content, **values}), encoding="utf-8")
-
-    return spoil
-
-
-def drop_tensor(name: str) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
-        del weights[name]
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-    return spoil
-
-
-def other_vocabulary(folder: Path) -> None:
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    changed = {
-        piece if piece in ("</s>", "<unk>", "<pad>") else f"other{index}": index for piece, index in vocabulary.items()
-    }
-    (folder / "vocab.json").write_text(json.dumps(changed), encoding="utf-8")
-
-
-def smaller_vocabulary(folder: Path) -> None:
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    (folder / "vocab.json").write_text(json.dumps(dict(list(vocabulary.items())[:-1])), encoding="utf-8")
-
-
-def not_finite(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["final_logits_bias"][0, 3] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def gone(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def scrap(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(b"\x00scrap")
-
-
-class BadModel(NamedTuple):
-    spoil: Callable[[Path], object]
-    says: str
-
-
-MODELS = {
-    "no bias": BadModel(drop_tensor("final_logits_bias"), "has no final_logits_bias"),
-    "no layer": BadModel(drop_tensor("model.encoder.layers.0.fc1.weight"), "lacks 1 tensors, model.encoder.layers.0"),
-    "not finite": BadModel(not_finite, "final_logits_bias is not finite"),
-    "other tokenizer": BadModel(other_vocabulary, "pieces of source.spm are not in the vocabulary"),
-    "vocabulary of another size": BadModel(smaller_vocabulary, "vocab.json has"),
-    "no config": BadModel(gone("config.json"), "config.json is missing"),
-    "no weights": BadModel(gone("model.safetensors"), "no weights"),
-    "no source.spm": BadModel(gone("source.spm"), "source.spm is missing"),
-    "no target.spm": BadModel(gone("target.spm"), "target.spm is missing"),
-    "no vocabulary": BadModel(gone("vocab.json"), "vocab.json is missing"),
-    "damaged config": BadModel(scrap("config.json"), "config.json cannot be read"),
-    "damaged weights": BadModel(scrap("model.safetensors"), "model.safetensors cannot be read"),
-    "damaged source.spm": BadModel(scrap("source.spm"), "source.spm is no SentencePiece model"),
-    "other architecture": BadModel(break_json("config.json", model_type="t5"), "model_type 't5', not 'marian'"),
-    "start token outside": BadModel(break_json("config.json", decoder_start_token_id=99999), "decoder_start_token_id 99999"),
-}  # fmt: skip
-
-
-def line_of(code: int, out: str, errors: str) -> str:
-    """The one line of a refusal. A progress bar may stand before it."""
-    assert code == 2, errors
-    assert "Traceback" not in errors
-    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, errors
-    assert errors.splitlines()[-1] == lines[0]
-    assert "; " in lines[0] or "choose of" in lines[0], "it says what to do"
-    return lines[0]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_bad_model_is_refused(name: str, model: Path, corpus: Path, tmp_path: Path) -> None:
-    place = tmp_path / model.name
-    shutil.copytree(model, place)
-    MODELS[name].spoil(place)
-    said = line_of(*conform("record", place, "--corpus", corpus, "--out", tmp_path / "out.bundle", "--opset", "17"))
-    assert MODELS[name].says in said
-    assert str(place) in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == [model.name], "nothing is left behind"
-
-
-ROW = "a\td\tl\tValve.\t阀门。"
-CORPORA = {
-    "missing": (None, "cannot be read"),
-    "empty": (b"", "line 1: the header is ''"),
-    "header only": (HEADER.encode() + b"\n", "no rows"),
-    "other header": (b"id\tsource\ttarget\n" + ROW.encode(), "line 1: the header is"),
-    "too few fields": (f"{HEADER}\n{ROW}\nb\td\tl\tx\n".encode(), "line 3: 4 fields, not 5"),
-    "too many fields": (f"{HEADER}\n{ROW}\textra\n".encode(), "line 2: 6 fields, not 5"),
-    "same id twice": (f"{HEADER}\n{ROW}\n{ROW}\n".encode(), "line 3: the id 'a' stands on an earlier line too"),
-    "no id": (f"{HEADER}\n{ROW[1:]}\n".encode(), "line 2: the id is empty"),
-    "not UTF-8": (f"{HEADER}\n{ROW}\n".encode() + b"b\td\tl\t\xff\xfe\tx\n", "line 3: not UTF-8"),
-    "too long": (f"{HEADER}\na\td\tl\t{'valve ' * 300}\tx\n".encode(), "row a:"),
-}
-
-
-@pytest.mark.parametrize("name", CORPORA)
-def test_a_bad_corpus_is_refused(name: str, model: Path, tmp_path: Path) -> None:
-    content, words = CORPORA[name]
-    place = tmp_path / "bad.tsv"
-    if content is not None:
-        place.write_bytes(content)
-    said = line_of(*conform("record", model, "--corpus", place, "--out", tmp_path / "out.bundle", "--opset", "17"))
-    assert words in said
-    assert not (tmp_path / "out.bundle").exists()
-    assert len(list(tmp_path.iterdir())) == (content is not None)
 
 
 def test_what_is_there_is_not_replaced(recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path) -> None:
@@ -396,40 +220,85 @@ def test_what_is_there_is_not_replaced(recorded: tuple[Path, str], model: Path, 
     assert [graph.id for graph in Bundle(str(kept)).graphs] == ["torchscript/unified/fp32/op17"]
 
 
-def test_what_is_no_bundle_is_never_replaced(model: Path, corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.txt").write_text("years of work", encoding="utf-8")
-    said = line_of(*conform("record", model, "--corpus", corpus, "--out", tmp_path / "home", "--overwrite"))
-    assert "is no bundle, so it is left alone" in said
-    assert (tmp_path / "home" / "thesis.txt").read_text(encoding="utf-8") == "years of work"
+def test_every_port_has_its_role(recorded: tuple[Path, str]) -> None:
+    manifest = Bundle(str(recorded[0])).manifest
+    assert manifest["schema"] == 3
+    assert "margins.npy" not in manifest["files"]
+    ports = manifest["graphs"][0]["parts"]
+    assert [(name, role) for name, _, _, role in ports["first"]["inputs"]] == [
+        ("input_ids", "tokens"),
+        ("encoder_hidden_states", "encoder.hidden"),
+        ("encoder_attention_mask", "source.mask"),
+    ]
+    assert [role for _, _, _, role in ports["encoder"]["inputs"]] == ["source.ids", "source.mask"]
+    own, cross = ["self.0.key", "self.0.value"], ["cross.0.key", "cross.0.value"]
+    assert [role for _, _, _, role in ports["first"]["outputs"]] == ["logits", *own, *cross]
+    assert [role for _, _, _, role in ports["step"]["inputs"]] == ["tokens", "source.mask", *own, *cross]
+    assert [role for _, _, _, role in ports["step"]["outputs"]] == ["logits", *own]
+
+
+def test_separate_vocabularies(recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path) -> None:
+    """The source's ids are others and more; the text is what the model with one vocabulary gives."""
+    folder = tmp_path / model.name
+    shutil.copytree(model, folder)
+    models.separate_vocabularies(folder, more=7)
+    out = tmp_path / "separate.bundle"
+    record(folder, corpus, out, opsets=[12], layouts=["split", "static"])
+    bundle, shared = Bundle(str(out)), Bundle(str(recorded[0]))
+    assert len(bundle.source_pieces) == len(bundle.pieces) + 7 == bundle.dims.vocab + 7
+    assert bundle.pieces == shared.pieces == shared.source_pieces
+    for row in range(len(bundle.rows)):
+        spelled = [[side.source_pieces[token] for token in side.source(row)] for side in (bundle, shared)]
+        assert spelled[0] == spelled[1]
+        assert bundle.tokens(row).tolist() == shared.tokens(row).tolist()
+    assert max(bundle.array("source_ids")) >= bundle.dims.vocab, "an id that only the source has"
+    done = helpers.conformance(tmp_path / "results", f"--bundle={out}", "--backend=ort")
+    assert done.returncode == 0, done.stdout
+    assert {row["status"] for row in helpers.rows_in(tmp_path / "results")} == {"PASS"}
+    assert against(bundle, bundle) == []
+    assert f"source vocabulary: {len(bundle.source_pieces)} pieces -> {len(shared.pieces)}" in against(bundle, shared)
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    "code, recorded_as, says",
     [
-        (["--out", "no/such/folder/x.bundle"], "no such directory"),
-        (["--out", "x.bundle", "--opset", "8"], "opset 8: choose of"),
-        (["--out", "x.bundle", "--opset", "28-29"], "opset 29: choose of"),
-        (["--out", "x.bundle", "--exporter", "torchscript", "--opset", "23-24"], "opset 24: choose of"),
-        (
-            ["--out", "x.bundle", "--layout", "static", "--opset", "20"],
-            "layout static is not recorded by that exporter",
-        ),
-        (["--out", "x.bundle", "--precision", "fp32,int8"], "precision int8: choose of fp64, fp32, fp16, bf16"),
-        (["--out", "x.bundle", "--exporter", "dynamite"], "exporter dynamite: choose of torchscript, dynamo"),
-        (["--out", "x.bundle", "--against", "x.bundle"], "is what --out replaces"),
-        (["--out", "x.bundle", "--against", "nowhere.bundle"], "no readable manifest.json"),
+        ("zh", "zh", None),
+        ("zho", "zh", None),
+        ("cmn_Hans", "zh", None),
+        ("zh-CN", "zh", None),
+        ("jpn_Jpan", "ja", None),
+        ("Klingon", "klingon", "target language 'klingon' is unknown, BLEU is scored with the tokenizer 13a"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_wish_is_refused(
-    options: list[str], words: str, model: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_target_language_is_normalised(
+    code: str, recorded_as: str, says: str | None, model: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert words in line_of(*conform("record", model, "--corpus", corpus, *options))
-    assert not list(tmp_path.iterdir())
+    folder = tmp_path / "toy"
+    shutil.copytree(model, folder)
+    models.break_json("tokenizer_config.json", target_lang=code)(folder)
+    notes: list[str] = []
+    record(folder, corpus, tmp_path / "out.bundle", exporters=(), opsets=None, precisions=["fp32"], note=notes.append)
+    manifest = Bundle(str(tmp_path / "out.bundle")).manifest
+    assert manifest["target_language"] == recorded_as
+    assert [says in note for note in notes if "language" in note and "BLEU against" not in note] == [True] * bool(says)
 
 
-def test_a_model_that_is_not_there(corpus: Path, tmp_path: Path) -> None:
-    said = line_of(*conform("record", tmp_path / "nowhere", "--corpus", corpus, "--out", tmp_path / "x.bundle"))
-    assert "no such directory" in said
+def test_a_golden_without_a_score_is_noted(model: Path, corpus: Path, tmp_path: Path) -> None:
+    """Random weights translate nothing."""
+    asked = ["--opset", "17", "--layout", "unified", "--exporter", "torchscript", "--precision", "fp32"]
+    out = tmp_path / "out.bundle"
+    code, _, errors = conform("record", model, "--corpus", corpus, "--out", out, "--max-steps", STEPS, *asked)
+    assert code == 0
+    bleu = Bundle(str(out)).manifest["golden_text"]["scores"]["BLEU"]
+    assert bleu < 1
+    note = f"note: the golden's BLEU against the references is {bleu:.2f} (language zh, tokenizer zh)"
+    assert [line.startswith(note) for line in errors.splitlines() if line.startswith("note: ")] == [True]
+
+
+def test_a_language_that_nothing_states_is_noted(model: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    shutil.copytree(model, folder)
+    models.break_json("tokenizer_config.json", target_lang=None)(folder)
+    notes: list[str] = []
+    record(folder, corpus, tmp_path / "out.bundle", exporters=(), opsets=None, precisions=["fp32"], note=notes.append)
+    assert notes[0].startswith("neither tokenizer_config.json nor the name toy says the target language, zh is taken")

@@ -32,7 +32,7 @@ def line(**changes: Any) -> str:
 
 
 def test_committed_schema_is_current() -> None:
-    assert schema.PLACE.read_text(encoding="utf-8") == schema.text(), "run python -m reports.schema"
+    assert schema.PATH.read_text(encoding="utf-8") == schema.text(), "run python -m reports.schema"
 
 
 def test_schema_is_one_and_describes_only_fields() -> None:

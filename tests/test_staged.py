@@ -1,8 +1,5 @@
-"""Runtimes that build, on fakes: what each stage leaves in the rows, the cache of engines, and what falls short of a run."""
+"""Runtimes that build, on fakes: what each stage leaves in the rows, and what falls short of a run."""
 
-import json
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,49 +7,21 @@ from typing import Any
 import pytest
 
 from backends import contract, staged
-from conform import here
+from conform.commands import backends as here
 from harness.core import verdict
 from harness.replay import node
 from harness.run.process import Found
 from tests import compilers, helpers
 from tests.saboteurs import frame
 
+pytestmark = pytest.mark.usefixtures("engine_cache")
 ONE = ("--opset=17", "--layout=unified")
 NOTHING_RAN = dict.fromkeys(
     ("encoder", "logits", "kv_shape", "kv_values", "tokens", "placement", "invariance", "cost"), 0
 )
 
 
-@pytest.fixture(autouse=True)
-def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CONFORM_ENGINES", str(tmp_path / "engines"))
-    return tmp_path / "engines"
-
-
-@pytest.fixture
-def part(tmp_path: Path) -> contract.Part:
-    return _part(tmp_path / "model")
-
-
-def _part(folder: Path, graph: bytes = b"graph with weights.bin", weights: bytes = b"weights") -> contract.Part:
-    folder.mkdir()
-    (folder / "step.onnx").write_bytes(graph)
-    (folder / "weights.bin").write_bytes(weights)
-    (folder / "notes.txt").write_text("of no graph", encoding="utf-8")
-    (folder / "graph").mkdir()
-    return contract.Part("step", str(folder / "step.onnx"), (), ())
-
-
-def _built(part: contract.Part, make: Callable[[], staged.Staged] = compilers.Builds, **options: Any) -> Path:
-    """The folder of the engine that this part comes to."""
-    backend = make()
-    backend.probe()
-    with pytest.raises(staged.Reached):
-        backend.compile(part, options)
-    return Path(backend.stages[-1]["artifact"]).parent
-
-
-def test_a_cell_says_what_each_stage_took(engines: Path) -> None:
+def test_a_cell_says_what_each_stage_took(engine_cache: Path) -> None:
     backend = compilers.Runs()
     rows = helpers.judge(backend, of=frame.brief())
     assert {row.status for row in rows.values()} == {"PASS"}
@@ -65,9 +34,9 @@ def test_a_cell_says_what_each_stage_took(engines: Path) -> None:
     ]
     assert all(one["seconds"] >= 0 for one in stages)
     build = stages[1]
-    assert build["log"] == [f"layer {number}" for number in range(20 - staged.LAST, 20)]
+    assert build["log"] == [f"layer {number}" for number in range(20 - staged.LOG_LINES, 20)]
     assert Path(build["artifact"]).stat().st_size == build["bytes"]
-    assert Path(build["artifact"]).is_relative_to(engines)
+    assert Path(build["artifact"]).is_relative_to(engine_cache)
     assert rows["cost"].detail["load_seconds"] > 0
 
 
@@ -107,173 +76,6 @@ def test_a_precision_that_the_adapter_lacks_is_refused_with_those_it_has() -> No
     row = helpers.judge(backend, of=frame.brief(), checks=("logits",))["logits"]
     assert (row.status, row.kind, backend.did) == ("UNSUPPORTED", "dtype", [])
     assert row.message.endswith(" is float32; the adapter takes float16, int64")
-
-
-def test_two_models_of_one_name_share_nothing(tmp_path: Path) -> None:
-    one, same = _part(tmp_path / "one"), _part(tmp_path / "same")
-    graph, weights = _part(tmp_path / "graph", b"another weights.bin"), _part(tmp_path / "weights", weights=b"others")
-    assert _built(one) == _built(same), "the content decides, and not the place"
-    assert len({_built(one), _built(graph), _built(weights)}) == 3
-    assert (_built(graph) / "engine").read_bytes() == compilers.MARK + b"another weights.bin"
-
-
-class _OtherVersion(compilers.Builds):
-    version = "1.1-fake"
-
-
-class _OtherDevice(compilers.Builds):
-    device = "fake2"
-
-
-class _OtherToolkit(compilers.Builds):
-    toolkit = "9"
-
-
-@pytest.mark.parametrize("make, options", [
-    (_OtherVersion, {}), (_OtherDevice, {}), (_OtherToolkit, {}), (lambda: compilers.Builds("fp16"), {}),
-    (compilers.Builds, {"level": 0}),
-])  # fmt: skip
-def test_what_an_engine_depends_on_is_in_its_key(part: contract.Part, make: Any, options: dict[str, Any]) -> None:
-    assert _built(part, make, **options) != _built(part)
-    assert _built(part, make, **options) == _built(part, make, **options)
-    assert _built(replace(part, name="encoder")) != _built(part)
-    fixed = replace(part, inputs=(contract.Port("x", "float32", (1,)),))
-    assert _built(fixed) != _built(replace(part, inputs=(contract.Port("x", "float32", ("batch",)),)))
-    assert _built(part, threads=2) == _built(part), "how many threads run it is nothing to its engine"
-
-
-def _cut(place: Path) -> None:
-    (place / "engine").write_bytes((place / "engine").read_bytes()[:-1])
-
-
-def _tampered(place: Path) -> None:
-    content = bytearray((place / "engine").read_bytes())
-    content[-1] ^= 1
-    (place / "engine").write_bytes(content)
-
-
-def _stale(place: Path) -> None:
-    note = json.loads((place / "built.json").read_text(encoding="utf-8"))
-    note["from"]["version"] = "0.9-fake"
-    (place / "built.json").write_text(json.dumps(note), encoding="utf-8")
-
-
-def _swapped(place: Path) -> None:
-    other = _built(_part(place.parent.parent / "other", b"another graph"))
-    for name in ("engine", "built.json"):
-        os.replace(other / name, place / name)
-
-
-@pytest.mark.parametrize("spoil, says", [
-    (_cut, "is not whole: 36 bytes, 37 were built"), (_tampered, "was changed after it was built"),
-    (_stale, "is stale or of something else: it was built from another version"),
-    (_swapped, "built from another model"),
-    (lambda place: (place / "built.json").unlink(), "is foreign or damaged"),
-    (lambda place: (place / "built.json").write_text("[]", encoding="utf-8"), "is foreign or damaged"),
-    (lambda place: (place / "built.json").write_text("{", encoding="utf-8"), "is foreign or damaged"),
-    (lambda place: (place / "engine").unlink(), "is foreign or damaged"),
-])  # fmt: skip
-def test_an_engine_that_is_something_else_is_an_error_that_says_so(part: contract.Part, spoil: Any, says: str) -> None:
-    place = _built(part)
-    spoil(place)
-    backend = compilers.Runs()
-    backend.probe()
-    backend.__class__ = compilers.Builds  # its key is that of the one which built
-    with pytest.raises(contract.StageError) as caught:
-        backend.compile(part, {})
-    assert not backend.did, "it is neither used nor built anew in silence"
-    assert (caught.value.stage, caught.value.kind) == ("load", "other")
-    assert says in caught.value.message
-    assert str(place) in caught.value.message
-    assert "delete that folder to build it again" in caught.value.message
-
-
-def test_a_tampered_engine_is_an_error_in_the_rows(engines: Path) -> None:
-    helpers.judge(compilers.Runs(), of=frame.brief(), checks=("placement",))
-    for place in engines.iterdir():
-        _tampered(place)
-    rows = helpers.judge(compilers.Runs(), of=frame.brief(), checks=("encoder", "placement"))
-    assert {(row.status, row.stage, row.compared) for row in rows.values()} == {("ERROR", "load", 0)}
-    assert "its SHA-256 is another" in rows["encoder"].message
-
-
-def test_a_kept_engine_that_no_longer_loads_says_where_it_lies(part: contract.Part, engines: Path) -> None:
-    class Refuses(compilers.Runs):
-        def load(self, *_: Any) -> contract.Program:
-            raise contract.StageError("load", "other", "wrong magic number")
-
-    said = []
-    for _ in range(2):
-        backend = Refuses()
-        backend.probe()
-        with pytest.raises(contract.StageError, match="wrong magic number") as caught:
-            backend.compile(part, {})
-        said.append(caught.value.message)
-    assert said[0] == "wrong magic number", "what was built a moment ago is not to blame on the cache"
-    assert f"delete {next(engines.iterdir())} to build it again" in said[1]
-
-
-def test_an_engine_is_kept_whole_or_not_at_all(
-    part: contract.Part, engines: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "rename", full)
-    backend = compilers.Runs()
-    backend.probe()
-    with pytest.raises(
-        contract.StageError, match=r"No space left on device\); give another folder with CONFORM_ENGINES"
-    ):
-        backend.compile(part, {})
-    assert not list(engines.iterdir())
-
-
-def test_where_two_processes_build_the_first_engine_serves(part: contract.Part) -> None:
-    class Slow(compilers.Builds):
-        def build(self, *given: Any) -> bytes:
-            if not getattr(self, "second", False):  # the other process is through before this one
-                other = Slow()
-                other.second = True
-                other.probe()
-                with pytest.raises(staged.Reached):
-                    other.compile(part, {})
-                self.first = Path(other.stages[-1]["artifact"])
-                self.first_stamp = self.first.stat().st_mtime_ns
-            return super().build(*given)
-
-    backend = Slow()
-    backend.probe()
-    with pytest.raises(staged.Reached):
-        backend.compile(part, {})
-    assert Path(backend.stages[-1]["artifact"]) == backend.first
-    assert backend.first.stat().st_mtime_ns == backend.first_stamp
-    assert [place.name for place in backend.first.parent.parent.iterdir()] == [backend.first.parent.name]
-
-
-def test_an_engine_that_lives_in_its_compiler_is_not_kept(part: contract.Part, engines: Path) -> None:
-    class InMemory(compilers.Builds):
-        cached = False
-
-    for _ in range(2):
-        backend = InMemory()
-        backend.probe()
-        with pytest.raises(staged.Reached):
-            backend.compile(part, {})
-        assert backend.did == [("parse", "step"), ("build", "step")]
-    assert not engines.exists()
-
-
-@pytest.mark.parametrize("set_to, place", [
-    ({"CONFORM_ENGINES": "/e", "XDG_CACHE_HOME": "/x"}, "/e"), ({"XDG_CACHE_HOME": "/x"}, "/x/seq2seq-conformance/engines"),
-    ({"HOME": "/h"}, "/h/.cache/seq2seq-conformance/engines"),
-])  # fmt: skip
-def test_where_engines_are_kept(set_to: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CONFORM_ENGINES", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in set_to.items():
-        monkeypatch.setenv(name, value)
-    assert staged.folder() == place
 
 
 @pytest.mark.parametrize(
@@ -366,17 +168,33 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("found, line, note", [
-    (Found(probe=contract.Probe("1.0", "npu", "fp16"), depth="build", missing={"reason": "no npu", "remedy": "plug"}),
-     "toy        present  1.0        npu fp16  built", "toy is built, and goes no deeper: no npu\n    plug"),
-    (Found(probe=contract.Probe("1.0", "simulator-npu", "fp16", "simulator")),
-     "toy        present  1.0        simulator-npu fp16  simulated", ""),
-    (Found(probe=contract.Probe("1.0", "npu", "fp16")), "toy        present  1.0        npu fp16  ran", ""),
-    (Found(absent={"reason": "it is not here", "remedy": "pip install toy"}),
-     "toy        absent   -          -         -", "toy is absent: it is not here\n    pip install toy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found, line, note",
+    [
+        (
+            Found(
+                probe=contract.Probe("1.0", "npu", "fp16"),
+                depth="build",
+                missing={"reason": "no npu", "remedy": "plug"},
+            ),
+            "toy        present  1.0        npu fp16  built",
+            "toy is built, and goes no deeper: no npu\n    plug",
+        ),
+        (
+            Found(probe=contract.Probe("1.0", "simulator-npu", "fp16", "simulator")),
+            "toy        present  1.0        simulator-npu fp16  simulated",
+            "",
+        ),
+        (Found(probe=contract.Probe("1.0", "npu", "fp16")), "toy        present  1.0        npu fp16  ran", ""),
+        (
+            Found(absent={"reason": "it is not here", "remedy": "pip install toy"}),
+            "toy        absent   -          -         -",
+            "toy is absent: it is not here\n    pip install toy",
+        ),
+    ],
+)
 def test_backends_say_how_deep_they_go(monkeypatch: pytest.MonkeyPatch, found: Found, line: str, note: str) -> None:
-    monkeypatch.setattr(here.select, "names", lambda: ["toy"])
+    monkeypatch.setattr(here.selectors, "names", lambda: ["toy"])
     monkeypatch.setattr(here, "_ask", lambda name, python: found)
     _, _, shown, *notes = here.page(None).splitlines()
     assert shown.split() == line.split()

@@ -167,7 +167,7 @@ def test_recording_refuses_what_a_compiler_cannot_take(
     from harness.golden import export
     from harness.golden.parts import Traceable
 
-    part = Traceable("step-4", None, (), {}, {}, avoids=avoids)
+    part = Traceable("step-4", None, (), (), (), avoids=avoids)
     if not says:
         return export._check_operators(model_of(op, value), part, "a.onnx")
     with pytest.raises(UserError, match="a static graph must not have") as refused:

@@ -404,7 +404,7 @@ def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
         store.load([tmp_path])
 
 
-@pytest.mark.parametrize("code", ["import conform.plugin, reports.matrix", "from harness import cli; cli._parser()"])
+@pytest.mark.parametrize("code", ["import conform.plugin, reports.matrix", "from conform import cli; cli._parser()"])
 def test_pandas_is_not_loaded_by_a_run_or_by_help(code: str) -> None:
     code += "; import sys; sys.exit(bool({'pandas', 'pyarrow'} & set(sys.modules)))"
     assert helpers.subprocess.run([sys.executable, "-c", code], cwd=helpers.ROOT).returncode == 0

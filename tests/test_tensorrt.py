@@ -17,13 +17,9 @@ from harness.core import verdict
 from harness.core.rows import Row
 from tests import environments, faked, helpers
 
+pytestmark = pytest.mark.usefixtures("engine_cache")
+
 VERSIONS = ("8.4.1", "8.5.3", "8.6.1", "10.3.0", "11.4.0")
-
-
-@pytest.fixture(autouse=True)
-def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache of engines: what a planted mistake built serves no other test."""
-    monkeypatch.setenv("CONFORM_ENGINES", str(tmp_path / "engines"))
 
 
 @pytest.mark.parametrize("layout", ["unified", "split"])
@@ -252,75 +248,13 @@ def test_a_failing_run_is_told_though_nothing_can_be_freed_any_more(monkeypatch:
     assert "cudaStreamSynchronize: cudaErrorIllegalAddress (700)" in rows["encoder"].message
 
 
-NAMED, NUMBERED = "8.5.3", "8.4.1"
-MISTAKES = [
-    ("no synchronize", "        self.api.synchronize(self.device.stream)\n", "", NAMED, "not synchronized"),
-    ("no synchronize, numbered", "        self.api.synchronize(self.device.stream)\n", "", NUMBERED, "not synchronized"),
-    ("the wrong stream", "execute_async_v3(stream))", "execute_async_v3(0))", NAMED, "is no stream"),
-    ("another stream", "execute_async_v3(stream))", "execute_async_v3(int(self.backend.gpu.api.stream())))", NAMED,
-     "not synchronized"),
-    ("dtype of the wrong size", '"INT32": "int32"', '"INT32": "int64"', NAMED, "bytes were written"),
-    ("an uncast feed", "np.ascontiguousarray(array, dtype)", "np.ascontiguousarray(array)", NAMED, "bytes were written"),
-    ("addresses not set", "known = all(context.set_tensor_address(name, memory[name]) for name in self.key)",
-     "known = True", NAMED, "address of input_ids was never set"),
-    ("one address not set", "memory[name]) for name in self.key)", "memory[name]) for name in list(self.key)[1:])", NAMED,
-     "was never set"),
-    ("bindings in another order", "execute_async_v2([memory[name] for name in self.key]",
-     "execute_async_v2([memory[name] for name in reversed(list(self.key))]", NUMBERED, "kernel"),
-    ("shapes not set", "if not self.set_shape(self.key[name], array.shape)", "if not array.shape", NAMED,
-     "negative dimensions are not allowed"),
-    ("freed twice", "self.device.hold(array, self.own.pop(name))", "self.device.hold(array, self.own[name])", NAMED,
-     "double free"),
-    ("freed before it is read", "        self.api.download(array, self.own[name])",
-     "        self.api.free(self.own[name])\n        self.api.download(array, self.own[name])",
-     NAMED, "use after free"),
-    ("inputs leak", "                self.api.free(memory)", "                pass", NAMED, "blocks of device memory"),
-    ("outputs leak", "weakref.finalize(array, lambda: free(held.pop(key))).atexit = False", "pass", NAMED, "leak"),
-    ("the stream leaks", "            self.api.end(self.stream)", "            pass", NAMED, "streams were never"),
-    ("too small a buffer", "        self._new(name, array.nbytes)\n\n    def run",
-     "        self._new(name, array.nbytes // 2)\n\n    def run", NAMED, "are allocated"),
-    ("the engine goes before its context", "[context, made, runtime, self.log]", "[made, context, runtime, self.log]", NAMED,
-     ""),
-    ("the runtime goes at once", "[context, made, runtime, self.log]", "[context, made, None, self.log]", NAMED,
-     "Runtime destroyed before its ICudaEngine"),
-    ("the network outlives no parser", "        return builder, network",
-     "        self.parser = self.trt.OnnxParser(network, self.log)\n        return builder, network", NAMED,
-     "INetworkDefinition destroyed before its OnnxParser"),
-    ("no explicit batch", "1 << int(flags.EXPLICIT_BATCH) if", "0 if", NAMED, "without EXPLICIT_BATCH"),
-    ("no profile", "            config.add_optimization_profile(profile)", "            pass", NAMED,
-     "no optimization profile"),
-    ("a profile upside down", '"past": (0, 64, 512)', '"past": (0, 512, 64)', NAMED, "does not hold"),
-    ("TF32 stays on", "        config.clear_flag(trt.BuilderFlag.TF32)\n", "", NAMED, "in tf32"),
-    ("names alone", "        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED", "        #", NAMED, "no proof"),
-    ("the workspace is not bounded", "        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
-     "        pass", NAMED, "set_memory_pool_limit"),
-    ("a logger for each part", "        self.log.said.clear()  # one for all parts",
-     "        self.log = words.logger(self.trt, self.note)  #", NAMED,
-     "another logger is registered"),
-    ("a logger that is half made", "        said: ClassVar", "        __init__ = object.__init__\n        said: ClassVar",
-     NAMED, "__init__ was not called"),
-    ("copies go the other way", "kind = self.api.cudaMemcpyKind.cudaMemcpyHostToDevice",
-     "kind = self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost", NAMED, "copy to the host"),
-]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name, right, wrong, version, says", MISTAKES, ids=[row[0] for row in MISTAKES])
-def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, version: str, says: str) -> None:
-    with faked.fakes(VERSION=version) as device:
-        rows, faults = faked.replay(device, faked.adapter("tensorrt", {right: wrong}), checks=faked.CHECKS)
-    said = [*faults, *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS")]
-    assert said, f"{name}: nothing was noticed"
-    assert any(says in words for words in said), said
-
-
 def test_the_real_api_takes_the_adapters_calls(tmp_path: Path) -> None:
     """TensorRT-RTX shares TensorRT 11's API and parses and builds without a GPU, which it needs from there on."""
     bad = _foreign(tmp_path)
     script = f"""
 import sys, tensorrt_rtx
 sys.modules["tensorrt"] = tensorrt_rtx
-from backends import contract, tensorrt as adapter, words
+from backends import contract, tensorrt as adapter, logs, tensorrt_engine
 from harness.core.bundle import Bundle
 bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
@@ -329,8 +263,8 @@ try:
     print("probe", backend.probe())
 except contract.Absent as absent:
     print("absent", absent.reason)
-backend.trt, backend.log = tensorrt_rtx, words.logger(tensorrt_rtx, backend.note)
-backend.found = contract.Probe("1", "any", "fp32")
+backend.trt, backend.log = tensorrt_rtx, logs.tensorrt_logger(tensorrt_rtx, backend.note)
+backend.probed = contract.Probe("1", "any", "fp32")
 print("plan", len(backend.build(backend.parse(part, {{}}), part, {{"level": 0}})) > 1000000)
 for each in (part, contract.Part("step", {bad.path!r}, (), ())):
     try:
@@ -340,9 +274,9 @@ for each in (part, contract.Part("step", {bad.path!r}, (), ())):
 
 import re, numpy as np
 from backends import cuda
-source = open(adapter.__file__).read()
+source = open(adapter.__file__).read() + open(tensorrt_engine.__file__).read()
 real = [tensorrt_rtx.ICudaEngine, tensorrt_rtx.IExecutionContext, tensorrt_rtx.EngineInspector]
-used = set(re.findall(r"(?:engine|made|context|inspector|create_engine_inspector\\(\\))\\.(\\w+)", source)) - {{"path"}}
+used = set(re.findall(r"\\b(?:engine|loaded|context|inspector|create_engine_inspector\\(\\))\\.(\\w+)", source)) - {{"path"}}
 print("unknown", sorted(name for name in used if not any(hasattr(one, name) for one in real)))
 bindings = object.__new__(cuda.Bindings)
 from cuda.bindings import runtime

@@ -85,9 +85,7 @@ def test_a_second_run_builds_nothing(runs: Any) -> None:
     assert took[1] < took[0] / 2
 
 
-def test_what_cannot_be_loaded_is_a_load_error_and_not_a_crash(tmp_path: Path) -> None:
-    """Deserializing gives None where there is no GPU, and for bytes that are no engine."""
-    done = script(tmp_path, """
+NO_ENGINE = """
 backend = tensorrt_rtx.Backend()
 here = backend.probe().device
 backend.capabilities = replace(backend.capabilities, deepest_stage="run")
@@ -96,7 +94,12 @@ print("kept", said(backend))
 backend.build = lambda *given: b"no engine"
 print("no engine", said(backend, other=1))
 print(here)
-""")  # fmt: skip
+"""
+
+
+def test_what_cannot_be_loaded_is_a_load_error_and_not_a_crash(tmp_path: Path) -> None:
+    """Deserializing gives None where there is no GPU, and for bytes that are no engine."""
+    done = script(tmp_path, NO_ENGINE)
     assert done.returncode == 0, done.stderr[-2000:]
     fresh, kept, no_engine, device = done.stdout.splitlines()
     if device == "no-gpu":
@@ -109,21 +112,26 @@ print(here)
     assert no_engine.startswith("no engine load other ")
 
 
-def test_a_network_without_a_profile_is_a_build_error(tmp_path: Path) -> None:
-    done = script(tmp_path, """
+NO_PROFILE = """
 backend = tensorrt_rtx.Backend()
 backend.probe()
 fixed = tuple(replace(port, shape=(1,) * len(port.shape)) for port in part.inputs)
 print(said(backend))  # the library keeps to the first logger that it was given
 print(said(backend, replace(part, inputs=fixed)))
-""")  # fmt: skip
+"""
+
+
+def test_a_network_without_a_profile_is_a_build_error(tmp_path: Path) -> None:
+    done = script(tmp_path, NO_PROFILE)
     assert "\nbuild shape " in done.stdout, done.stdout + done.stderr[-2000:]
     assert "no optimization profile has been defined" in done.stdout
 
 
 def test_a_network_that_was_refused_once_can_be_built(tmp_path: Path) -> None:
     """What falls back to longer caches parses once."""
-    done = script(tmp_path, """
+    done = script(
+        tmp_path,
+        """
 backend = tensorrt_rtx.Backend()
 backend.probe()
 plan, tries = backend._plan, []
@@ -131,39 +139,48 @@ def first_refused(builder, network, part, options, sizes):
     tries.append(sizes["past"][0])
     return plan(builder, network, replace(part, inputs=()) if len(tries) == 1 else part, options, sizes)
 backend._plan = first_refused
-print(said(backend), tries, "no optimization profile" in " ".join(backend.log.said))
-""")  # fmt: skip
+print(said(backend), tries, "no optimization profile" in " ".join(backend.log.errors))
+""",
+    )
     assert done.stdout.splitlines() in (["reached build [0, 1] True"], ["ran [0, 1] True"]), done.stderr[-2000:]
 
 
-def test_precisions_that_it_has_and_lacks(tmp_path: Path) -> None:
-    done = script(tmp_path, """
+REFUSED_ONCE = """
 for mode in tensorrt_rtx.Backend.modes:
     backend = tensorrt_rtx.Backend(mode)
     print(mode, backend.probe().precision, said(backend))
-""")  # fmt: skip
+"""
+
+
+def test_precisions_that_it_has_and_lacks(tmp_path: Path) -> None:
+    done = script(tmp_path, REFUSED_ONCE)
     fp32, tf32, fp16 = done.stdout.splitlines()
     for line, mode in ((fp32, "fp32"), (tf32, "tf32")):
         assert line in (f"{mode} {mode} reached build", f"{mode} {mode} ran"), done.stderr[-2000:]
     assert fp16.startswith("fp16 fp16 build dtype ")
-    assert "precision is the graph's" in fp16
+    assert "the graph sets the precision" in fp16
 
 
-def test_the_parser_outlives_no_network(tmp_path: Path) -> None:
-    """The package's own trap, and that the adapter does not step into it, whenever Python collects."""
-    trap = script(tmp_path, """
+EVERY_MODE = """
 log = trt.Logger(trt.ILogger.Severity.ERROR)
 parser = trt.OnnxParser(trt.Builder(log).create_network(0), log)
 gc.collect()
 parser.parse_from_file(part.path)
-""")  # fmt: skip
-    assert trap.returncode == -11, "no segfault any more: this trap can go, and the words of the adapter with it"
-    done = script(tmp_path, """
+"""
+
+PARSER_OUTLIVES = """
 gc.set_threshold(1)
 backend = tensorrt_rtx.Backend()
 backend.probe()
 print(said(backend))
-""")  # fmt: skip
+"""
+
+
+def test_the_parser_outlives_no_network(tmp_path: Path) -> None:
+    """The package's own trap, and that the adapter does not step into it, whenever Python collects."""
+    trap = script(tmp_path, EVERY_MODE)
+    assert trap.returncode == -11, "no segfault any more: this trap can go, and the words of the adapter with it"
+    done = script(tmp_path, PARSER_OUTLIVES)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() in ("reached build", "ran")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conform import proposals as expect
+from conform.commands import expectations as expect
 from harness.core.errors import UserError
 from harness.core.rowfiles import Writer, read
 from harness.core.rows import Row

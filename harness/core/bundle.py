@@ -50,7 +50,7 @@ class Bundle:
         self.rows, self.precisions, self.graphs = about.rows, about.precisions, about.graphs
         self._arrays: Dict[str, np.ndarray] = {}
         self._maps: List[mmap.mmap] = []
-        self._pieces: Optional[List[str]] = None
+        self._pieces: Dict[str, List[str]] = {}
         if verify:
             self.verify()
 
@@ -90,6 +90,8 @@ class Bundle:
                 if not rows or not all(isinstance(row, int) and 0 <= row < count for row in rows):
                     self._about.refuse(f"batches: {kind} names rows {rows!r}, the bundle has rows 0 to {count - 1}")
         self.array("source_ids")
+        if not self.source_pieces:
+            self._about.refuse("source_pieces.json has no pieces")
         if len(self.pieces) != self.dims.vocab:
             self._about.refuse(f"pieces.json has {len(self.pieces)} pieces, the vocabulary {self.dims.vocab}")
 
@@ -149,14 +151,23 @@ class Bundle:
     @property
     def pieces(self) -> List[str]:
         """Piece of every target id, index = id."""
-        if self._pieces is None:
+        return self._read_pieces("pieces.json")
+
+    @property
+    def source_pieces(self) -> List[str]:
+        """Piece of every source id; those of the target where the model has one vocabulary."""
+        return self._read_pieces("source_pieces.json" if "source_pieces.json" in self.files else "pieces.json")
+
+    def _read_pieces(self, name: str) -> List[str]:
+        if name not in self._pieces:
             try:
-                with open(self._about.place("pieces.json"), encoding="utf-8") as stream:
-                    self._pieces = json.load(stream)
+                with open(self._about.place(name), encoding="utf-8") as stream:
+                    self._pieces[name] = json.load(stream)
             except (OSError, ValueError) as error:
-                self._about.refuse(f"pieces.json cannot be read ({error})")
-        assert self._pieces is not None
-        return self._pieces
+                self._about.refuse(f"{name} cannot be read ({error})")
+            if not isinstance(self._pieces[name], list):
+                self._about.refuse(f"{name} is no list of pieces")
+        return self._pieces[name]
 
     def witness(self, graph: str) -> Dict[str, np.ndarray]:
         """What the reference evaluator gave for the graph of that id: ``logits``, ``self``, ``encoder``, ``cross``, float32.

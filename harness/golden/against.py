@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.batch import Batch
+from harness.core.batch import Batch, trace_order
 from harness.core.bundle import Bundle
-from harness.golden.decode import trace_order
 
 SETTINGS = (("signature", "recorded with"), ("model", "model file"), ("decode", "decode rule"), ("dims", "dimension"))
 UNITS = {"logits": "step", "self": "step", "encoder": "source position", "cross": "source position"}
@@ -16,7 +15,7 @@ SILENT = 1e-3
 """Changes below this share of the fp32 floor are float64's own rounding on another processor: no backend can see them."""
 FLOOR_CHANGE = 1.1
 """A floor is noise: its largest value moves this much without anything having changed."""
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Row of the new bundle, and step or source position."""
 
 
@@ -28,7 +27,9 @@ def against(old: Bundle, new: Bundle) -> list[str]:
     lines: list[str] = []
     for key, words in SETTINGS:
         lines += _changed(words, old.manifest.get(key, {}), new.manifest.get(key, {}))
-    lines += _vocabulary(old, new)
+    lines += _vocabulary("vocabulary", old.pieces, new.pieces)
+    if any(side.source_pieces is not side.pieces for side in (old, new)):
+        lines += _vocabulary("source vocabulary", old.source_pieces, new.source_pieces)
     rows = _Rows(old, new)
     lines += rows.lines()
     lines += _tokens(old, new, rows)
@@ -48,15 +49,13 @@ def _changed(words: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iter
             yield f"{words} {name}: {before[:12]} -> {after[:12]}"
 
 
-def _vocabulary(old: Bundle, new: Bundle) -> Iterator[str]:
-    if len(old.pieces) != len(new.pieces):
-        yield f"vocabulary: {len(old.pieces)} pieces -> {len(new.pieces)}"
-    other = [
-        index for index, (before, after) in enumerate(zip(old.pieces, new.pieces, strict=False)) if before != after
-    ]
-    if other:
-        first = other[0]
-        yield f"vocabulary: {len(other)} ids changed, id {first} first: {old.pieces[first]!r} -> {new.pieces[first]!r}"
+def _vocabulary(words: str, old: list[str], new: list[str]) -> Iterator[str]:
+    if len(old) != len(new):
+        yield f"{words}: {len(old)} pieces -> {len(new)}"
+    changed = [index for index, (before, after) in enumerate(zip(old, new, strict=False)) if before != after]
+    if changed:
+        first = changed[0]
+        yield f"{words}: {len(changed)} ids changed, id {first} first: {old[first]!r} -> {new[first]!r}"
 
 
 class _Rows:
@@ -86,47 +85,47 @@ class _Rows:
 
 def _agreed(old: Bundle, new: Bundle, before: int, after: int) -> int:
     """How many steps of a row were decoded from the same past: up to and with the first that differs."""
-    one, other = old.tokens(before), new.tokens(after)
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(one[:size] != other[:size])
+    old_tokens, new_tokens = old.tokens(before), new.tokens(after)
+    size = min(len(old_tokens), len(new_tokens))
+    differ = np.flatnonzero(old_tokens[:size] != new_tokens[:size])
     return int(differ[0]) + 1 if len(differ) else size
 
 
 def _tokens(old: Bundle, new: Bundle, rows: _Rows) -> Iterator[str]:
-    found = []
+    changes = []
     for after, before in rows.common.items():
-        one, other = old.tokens(before), new.tokens(after)
-        if not np.array_equal(one, other):
+        old_tokens, new_tokens = old.tokens(before), new.tokens(after)
+        if not np.array_equal(old_tokens, new_tokens):
             step = _agreed(old, new, before, after)
-            step -= int(one[step - 1] != other[step - 1])
-            found.append((step, after, before))
-    if found:
-        step, after, before = min(found)
-        words = [
+            step -= int(old_tokens[step - 1] != new_tokens[step - 1])
+            changes.append((step, after, before))
+    if changes:
+        step, after, before = min(changes)
+        ids = [
             str(tokens[step]) if step < len(tokens) else "none" for tokens in (old.tokens(before), new.tokens(after))
         ]
         yield (
-            f"tokens: {len(found)} of {len(rows.common)} rows changed, earliest at step {step} of {new.rows[after].id}: "
-            f"id {words[0]} -> {words[1]}"
+            f"tokens: {len(changes)} of {len(rows.common)} rows changed, earliest at step {step} of "
+            f"{new.rows[after].id}: id {ids[0]} -> {ids[1]}"
         )
 
 
-def _places(bundle: Bundle, output: str) -> dict[Place, int]:
+def _positions(bundle: Bundle, output: str) -> dict[Position, int]:
     """Row and step (or source position) -> index in the trace."""
     orders = [(batch, _order(batch, output)) for batch in bundle.batches("forced")]
     flat = [(batch.rows[row], at) for batch, order in orders for row, at in order]
-    return {place: index for index, place in enumerate(flat)}
+    return {position: index for index, position in enumerate(flat)}
 
 
-def _order(batch: Batch, output: str) -> list[Place]:
+def _order(batch: Batch, output: str) -> list[Position]:
     if UNITS[output] == "step":
-        return list(trace_order(batch))
+        return trace_order(batch)
     return [(int(row), int(at)) for row, at in zip(*np.nonzero(batch.mask), strict=True)]
 
 
 def _numbers(old: Bundle, new: Bundle, rows: _Rows, output: str) -> Iterator[str]:
-    before, after = _places(old, output), _places(new, output)
-    pairs: list[tuple[Place, int, int]] = []
+    before, after = _positions(old, output), _positions(new, output)
+    pairs: list[tuple[Position, int, int]] = []
     for (row, at), index in after.items():
         known = before.get((rows.common.get(row, -1), at))
         if known is not None and (UNITS[output] != "step" or at < _agreed(old, new, rows.common[row], row)):
@@ -134,9 +133,9 @@ def _numbers(old: Bundle, new: Bundle, rows: _Rows, output: str) -> Iterator[str
     if not pairs:
         yield f"{output}: no traced {UNITS[output]} in common, nothing compared"
         return
-    one, other = old.array(f"trace_{output}"), new.array(f"trace_{output}")
-    axis = one.ndim - (2 if output in ("logits", "encoder") else 3)
-    gaps = np.abs(one.take([pair[1] for pair in pairs], axis) - other.take([pair[2] for pair in pairs], axis))
+    old_trace, new_trace = old.array(f"trace_{output}"), new.array(f"trace_{output}")
+    axis = old_trace.ndim - (2 if output in ("logits", "encoder") else 3)
+    gaps = np.abs(old_trace.take([pair[1] for pair in pairs], axis) - new_trace.take([pair[2] for pair in pairs], axis))
     gaps = np.moveaxis(gaps, axis, 0).reshape(len(pairs), -1).max(axis=1)
     worst = int(gaps.argmax())
     floor = float(old.floor("fp32", output).max())

@@ -52,14 +52,14 @@ def traced(steps: Sequence[int], lengths: Sequence[int], unusual: Sequence[int],
     """Which rows to trace: about ``budget`` steps in all, ``steps[row]`` each, in rising order of rows.
 
     Long rows first, then the lengths where kernels change, the shortest rows, two of the ``unusual`` ones, then whatever
-    differs most in length from what is there, then any other. Of equal rows the one with the shortest source
+    differs most in length from the chosen ones, then any other. Of equal rows the one with the shortest source
     (``lengths``), as a source position is stored too. The same input gives the same answer.
     """
     chosen: list[int] = []
 
     def take(candidates: Sequence[int]) -> None:
-        room = budget - sum(steps[row] for row in chosen)
-        fitting = [row for row in candidates if row not in chosen and steps[row] <= room]
+        left = budget - sum(steps[row] for row in chosen)
+        fitting = [row for row in candidates if row not in chosen and steps[row] <= left]
         chosen.extend(fitting[:1])
 
     by_steps = sorted(range(len(steps)), key=lambda row: (steps[row], lengths[row], row))
@@ -112,13 +112,13 @@ def free_batches(steps: Sequence[int], lengths: Sequence[int], size: int) -> lis
         stop = min(start + size, len(falling))
         if stop - start == 1 or len({lengths[row] for row in falling[start:stop]}) > 1:
             continue
-        others = [place for place in range(len(falling)) if lengths[falling[place]] != lengths[falling[start]]]
+        others = [index for index, row in enumerate(falling) if lengths[row] != lengths[falling[start]]]
         # Taking a row away may leave its own batch with one length, so only batches with variety to spare give one.
-        for place in sorted(others, key=lambda place: abs(place - start)):
-            home = place - place % size
-            rest = [lengths[row] for at, row in enumerate(falling[home : home + size], home) if at != place]
+        for index in sorted(others, key=lambda index: abs(index - start)):
+            first = index - index % size  # of the batch that the row is taken from
+            rest = [lengths[row] for at, row in enumerate(falling[first : first + size], first) if at != index]
             if len({*rest, lengths[falling[start]]}) > 1 or not rest:
-                falling[start], falling[place] = falling[place], falling[start]
+                falling[start], falling[index] = falling[index], falling[start]
                 break
     return [
         sorted(falling[start : start + size], key=lambda row: (-steps[row], row))

@@ -4,7 +4,7 @@ Every forward is Hugging Face's, with ``encoder_outputs`` and a cache. Sizes: n 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,10 +15,10 @@ from transformers import MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from harness.core.batch import Batch, Trace, more_padding, pad_rows, select_rows
+from harness.core.batch import Batch, Trace, more_padding, pad_rows, select_rows, trace_order
 from harness.core.errors import UserError
 from harness.core.graph import Decode
-from harness.golden.parts import cache_word, empty_cache
+from harness.golden.modules import cache_word, empty_cache
 
 TOP = 4
 Arrays = dict[str, np.ndarray]
@@ -27,12 +27,10 @@ Arrays = dict[str, np.ndarray]
 class Decoded(NamedTuple):
     """One row's greedy output, its end token included.
 
-    ``tokens`` [steps] int64. ``margins`` [steps] float64: top-1 minus top-2 of the logits that may be chosen.
-    ``top_ids`` [steps, TOP] int32 and ``top_logits`` float64: the largest raw logits.
+    ``tokens`` [steps] int64; ``top_ids`` [steps, TOP] int32 and ``top_logits`` float64: the largest raw logits.
     """
 
     tokens: np.ndarray
-    margins: np.ndarray
     top_ids: np.ndarray
     top_logits: np.ndarray
 
@@ -49,9 +47,9 @@ class Session:
     @classmethod
     def start(cls, model: MarianMTModel, ids: np.ndarray, mask: np.ndarray) -> "Session":
         """``ids``, ``mask``: [n, s] int64, padding on the right."""
-        taken = torch.from_numpy(mask)
-        hidden = model.model.encoder(input_ids=torch.from_numpy(ids), attention_mask=taken).last_hidden_state
-        return cls(model, taken, hidden, empty_cache())
+        padding = torch.from_numpy(mask)
+        hidden = model.model.encoder(input_ids=torch.from_numpy(ids), attention_mask=padding).last_hidden_state
+        return cls(model, padding, hidden, empty_cache())
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Feed one token a row ([n] int64). Returns the raw logits [n, v], float64 whatever the model computes in."""
@@ -76,29 +74,26 @@ def greedy(model: MarianMTModel, sources: Sequence[np.ndarray], rules: Decode) -
     session = Session.start(model, ids, mask)
     tokens = np.full(len(sources), rules.start, np.int64)
     running = np.ones(len(sources), bool)
-    taken: list[list[tuple[np.int64, float, np.ndarray, np.ndarray]]] = [[] for _ in sources]
+    chosen: list[list[tuple[np.int64, np.ndarray, np.ndarray]]] = [[] for _ in sources]
     for _ in range(rules.max_steps):
         logits = session.step(tokens)
         order = np.argsort(-logits, axis=1, kind="stable")[:, :TOP]
         choosable = logits.copy()
         choosable[:, list(rules.suppress)] = -np.inf
         tokens = choosable.argmax(axis=1)
-        best = np.partition(choosable, -2, axis=1)[:, -2:]
         for row in np.flatnonzero(running):
-            values = logits[row, order[row]]
-            taken[row].append((tokens[row], best[row, 1] - best[row, 0], order[row].astype(np.int32), values))
+            chosen[row].append((tokens[row], order[row].astype(np.int32), logits[row, order[row]]))
         running &= tokens != rules.eos
         if not running.any():
             break
         tokens = np.where(running, tokens, rules.pad)
     return [
         Decoded(
-            np.array([step[0] for step in row], np.int64),
-            np.array([step[1] for step in row], np.float64),
-            np.stack([step[2] for step in row]),
-            np.stack([step[3] for step in row]),
+            np.array([token for token, _, _ in steps], np.int64),
+            np.stack([ids for _, ids, _ in steps]),
+            np.stack([values for _, _, values in steps]),
         )
-        for row in taken
+        for steps in chosen
     ]
 
 
@@ -112,24 +107,24 @@ def check_generate(
     # A forced end token at the length limit is generate's, not the model's: the golden may stop unended there.
     settings.forced_eos_token_id = None
     # generate() fills what is None from the model's own configuration, so ours has to take its place.
-    kept, model.generation_config = model.generation_config, settings
+    original, model.generation_config = model.generation_config, settings
     try:
         output = model.generate(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).numpy()[:, 1:]
     finally:
-        model.generation_config = kept
-    for name, row, found in zip(names, decoded, output, strict=True):
-        wanted = np.full(max(len(found), len(row.tokens)), rules.pad, np.int64)
-        wanted[: len(row.tokens)] = row.tokens
-        if len(found) != len(wanted) or (found != wanted).any():
-            step = int(np.argmax(found != wanted[: len(found)]))
+        model.generation_config = original
+    for name, row, generated in zip(names, decoded, output, strict=True):
+        ours = np.full(max(len(generated), len(row.tokens)), rules.pad, np.int64)
+        ours[: len(row.tokens)] = row.tokens
+        if len(generated) != len(ours) or (generated != ours).any():
+            step = int(np.argmax(generated != ours[: len(generated)]))
             raise UserError(
-                f"row {name}: generate() chose id {found[step]} at step {step}, the greedy loop {wanted[step]}; "
+                f"row {name}: generate() chose id {generated[step]} at step {step}, the greedy loop {ours[step]}; "
                 "the generation configuration asks for more than greedy search with suppressed ids: remove that setting"
             )
 
 
 def forced(model: MarianMTModel, batches: Sequence[Batch], rules: Decode, tick: Callable[[int], object]) -> Arrays:
-    """Replay the traced batches with their golden tokens fed. ``tick`` is told the rows of each step done.
+    """Replay the traced batches with their golden tokens fed. ``tick`` is called with the number of rows of each step.
 
     Returns ``logits``, ``self``, ``encoder`` and ``cross``, float64, shaped as the bundle's ``trace_*``.
     """
@@ -179,7 +174,7 @@ def check_forced(golden: Arrays, batches: Sequence[Batch], rules: Decode, names:
             if token != batch.tokens[row, step]:
                 raise UserError(
                     f"row {names[batch.rows[row]]}: at step {step} float64 chooses id {batch.tokens[row, step]} in "
-                    f"one batch and {token} in another, a tie to the last digit; leave this row out of the corpus"
+                    f"one batch and {token} in another, a tie within rounding; remove this row from the corpus"
                 )
 
 
@@ -202,10 +197,3 @@ def invariance(model: MarianMTModel, batches: Sequence[Batch], golden: Arrays, r
             worst["alone"] = max(worst["alone"], float(np.abs(alone - together).max()))
         start += sum(batch.steps)
     return worst
-
-
-def trace_order(batch: Batch) -> Iterator[tuple[int, int]]:
-    """(index in the batch, step) in trace order."""
-    for step in range(max(batch.steps)):
-        for row in range(sum(length > step for length in batch.steps)):
-            yield row, step

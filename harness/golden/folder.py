@@ -1,4 +1,4 @@
-"""The folder of a new bundle: it grows beside its place under a hidden name, and gets its own only when it is whole."""
+"""The folder of a new bundle: it is filled beside its target under a hidden name, and renamed only when it is complete."""
 
 import contextlib
 import hashlib
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
-from harness.core.files import sha256
-from harness.core.manifest import MANIFEST
+from harness.core.files import sha256, write_whole
+from harness.core.manifest import FORMAT, MANIFEST, SCHEMA
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -24,14 +26,14 @@ def check_target(target: Path, overwrite: bool) -> None:
         try:
             Bundle(str(target), verify=False)
         except UserError as error:
-            raise UserError(f"{target}: is there and is no bundle, so it is left alone; give another place") from error
+            raise UserError(f"{target}: is there and is no bundle, so it is left alone; give another path") from error
         if not overwrite:
-            raise UserError(f"{target}: is there already; allow overwriting or give another place")
+            raise UserError(f"{target}: is there already; allow overwriting or give another path")
 
 
 @contextlib.contextmanager
-def growing(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``target`` when the block ends well, and otherwise goes without a trace."""
+def filled(target: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``target`` when the block succeeds and is removed otherwise. Raises UserError."""
     with contextlib.ExitStack() as stack:
         partial = _beside(target, stack)
         try:
@@ -48,24 +50,45 @@ def growing(target: Path) -> Iterator[Path]:
             else:
                 partial.rename(target)
         except OSError as error:
-            raise UserError(f"{target}: cannot be written ({error}); make room or give another place") from error
+            raise UserError(f"{target}: cannot be written ({error}); free some space or give another path") from error
 
 
 def _beside(target: Path, stack: contextlib.ExitStack) -> Path:
     try:
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        path = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
-        raise UserError(f"{target}: cannot write beside it ({error.strerror}); give another place") from error
-    stack.callback(shutil.rmtree, place, ignore_errors=True)
-    return place
+        raise UserError(f"{target}: cannot write beside it ({error.strerror}); give another path") from error
+    stack.callback(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+class Draft:
+    """A bundle that is being filled: its ``folder``, and the ``manifest`` so far."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, {"format": FORMAT, "schema": SCHEMA, **manifest}
+
+    def save(self, **arrays: np.ndarray) -> None:
+        """Write each array to ``NAME.npy``."""
+        for name, array in arrays.items():
+            np.save(self.folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+
+    def save_json(self, name: str, content: object) -> None:
+        """Write a JSON file."""
+        (self.folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+    def seal(self) -> Bundle:
+        """Write the manifest of what is there. Returns the bundle so far."""
+        write_manifest(self.folder, self.manifest)
+        return Bundle(str(self.folder), verify=False)
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> str:
     """List the folder's files under ``files`` and write the manifest. Returns its hash, which is the bundle's."""
-    places = sorted(place for place in folder.iterdir() if place.name != MANIFEST)
-    manifest["files"] = {place.name: {"size": place.stat().st_size, "sha256": sha256(str(place))} for place in places}
+    paths = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+    manifest["files"] = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in paths}
     raw = _canonical(manifest).encode("utf-8")
-    (folder / MANIFEST).write_bytes(raw)
+    write_whole(folder / MANIFEST, raw)
     return hashlib.sha256(raw).hexdigest()
 
 

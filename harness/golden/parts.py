@@ -1,31 +1,28 @@
-"""Marian's parts as modules that can be traced: what each takes, what it gives, and under which names.
+"""The parts of each layout as they go into an exporter: a module, example inputs, and the ports that its file must declare.
 
-Port names are Optimum's. The encoder runs through Hugging Face's own forward; the decoder's layers are called one by one,
-so that self-attention over the cache has no mask, as in the step graphs that Optimum writes (a mask of zeros would
-change nothing in the numbers and hide runtime faults in the fused pattern).
+Port names are Optimum's; each port says its role.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import MarianMTModel
-from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from backends.contract import LAYOUTS, Dim
+from backends.contract import LAYOUTS, Dim, Port
+from harness.core import roles
+from harness.golden.modules import LOWEST, Encoder, First, StaticStep, Step
 
 BATCH, SOURCE, PAST = 2, 5, 3
 """Sizes of the example inputs. They differ from each other, from 0 and from 1, or a size that was baked in goes unseen."""
-SIDES = ("key", "value")
 DYNAMIC = ("split", "unified")
 STATIC = tuple(layout for layout in LAYOUTS if layout not in DYNAMIC)
-LOWEST = -1e4
-"""What a static graph adds to the score of a masked place: exp() of it is 0, and fp16 holds it; -1e9 would be infinite."""
-Shapes = dict[str, tuple[Dim, ...]]
+CACHE_NAMES = {False: "decoder", True: "encoder"}
+"""What Optimum calls the decoder's own cache, and the cross-attention cache."""
 
 
 class Sizes(NamedTuple):
@@ -38,255 +35,147 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Traceable:
-    """One part before its export. ``inputs`` and ``outputs`` map a port's name to its shape, in the module's order.
+    """One part before its export. ``inputs`` and ``outputs`` are in the module's order.
 
-    ``home``: the layout that its file is named after, empty for a file that several share. ``avoids``: what the names of
-    operators that it must not have begin with; what avoids any holds no constant that fp16 does not.
+    ``stem``: the layout that its file is named after, empty for a file that several share. ``avoids``: what the names of
+    operators that it must not have begin with; a part that avoids any must not hold a constant that overflows fp16.
     """
 
     name: str
     module: nn.Module
     examples: tuple[Tensor, ...]
-    inputs: Shapes
-    outputs: Shapes
-    home: str = ""
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    stem: str = ""
     avoids: tuple[str, ...] = ()
+
+    @property
+    def ports(self) -> dict[str, Port]:
+        """Inputs and outputs by name."""
+        return {port.name: port for port in (*self.inputs, *self.outputs)}
 
     @cached_property
     def program(self) -> torch.export.ExportedProgram:
         """What the dynamo exporter starts from, at any opset. torch refuses what is less dynamic than ``inputs`` says."""
-        dims = {dim: torch.export.Dim(dim) for shape in self.inputs.values() for dim in shape if isinstance(dim, str)}
-        axes = [{axis: dims[dim] for axis, dim in enumerate(shape) if dim in dims} for shape in self.inputs.values()]
+        names = {dim for port in self.inputs for dim in port.shape if isinstance(dim, str)}
+        dims = {name: torch.export.Dim(name) for name in sorted(names)}
+        axes = [{axis: dims[dim] for axis, dim in enumerate(port.shape) if dim in dims} for port in self.inputs]
         # By the names of forward(), one of which takes the whole cache.
         shapes = inspect.signature(self.module.forward).bind(*axes).arguments
         return torch.export.export(self.module, self.examples, dynamic_shapes=shapes)
 
 
-def cache_word(forward: Callable[..., Any]) -> str:
-    """Name of the cache's parameter: transformers 5 renamed it."""
-    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
-
-
-def empty_cache() -> EncoderDecoderCache:
-    return EncoderDecoderCache(DynamicCache(), DynamicCache())
-
-
-class _Encoder(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """(input_ids, attention_mask) [batch, source] int64 -> last_hidden_state; with ``cross``, K and V of each layer."""
-
-    def __init__(self, model: MarianMTModel, cross: bool, lowest: float | None = None) -> None:
-        super().__init__()
-        self.encoder = model.model.encoder
-        self.lowest = lowest
-        self.cross = nn.ModuleList(layer.encoder_attn for layer in model.model.decoder.layers) if cross else None
-
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        mask = _additive(mask, self.encoder.dtype, self.lowest)
-        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        outputs = [hidden]
-        for attention in self.cross or ():
-            for project in (attention.k_proj, attention.v_proj):
-                heads = project(hidden).view(*hidden.shape[:-1], -1, attention.head_dim)
-                outputs.append(heads.transpose(1, 2))
-        return tuple(outputs)
-
-
-class _Decoder(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """What all decoder parts share: one token [batch, 1] int64 through the layers, to the raw logits."""
-
-    lowest: float | None = None
-
-    def __init__(self, model: MarianMTModel) -> None:
-        super().__init__()
-        self.decoder = model.model.decoder
-        self.lm_head = model.lm_head
-        self.register_buffer("final_logits_bias", model.final_logits_bias)
-
-    def decode(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        hidden: Tensor,
-        cache: EncoderDecoderCache,
-        past: int = 0,
-        position: Tensor | None = None,
-        written: Tensor | None = None,
-    ) -> Tensor:
-        """``past``, or ``position`` [1] int64: the token's place. ``written``: additive mask of the slots to be seen."""
-        decoder = self.decoder
-        place = {"position_ids": position}
-        state = decoder.embed_tokens(ids) * decoder.embed_scale + decoder.embed_positions(ids.shape, past, **place)
-        mask = _additive(mask, state.dtype, self.lowest)
-        for layer in decoder.layers:
-            known = {cache_word(layer.forward): cache, "encoder_attention_mask": mask, "use_cache": True}
-            state = layer(state, written, hidden, **known)
-        logits: Tensor = self.lm_head(state) + self.final_logits_bias
-        return logits
-
-
-class _First(_Decoder):
-    """The first step of the split layout: it has no cache yet and makes both K/V from the encoder's output."""
-
-    def forward(self, ids: Tensor, hidden: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        cache = empty_cache()
-        logits = self.decode(ids, mask, hidden, cache)
-        return (logits, *_tensors(cache, cross=True))
-
-
-class _Step(_Decoder):
-    """One step over a cache of any length, in the order decoder key, value, encoder key, value of each layer."""
-
-    def forward(self, ids: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        cache = empty_cache()
-        for layer in range(len(self.decoder.layers)):
-            own_key, own_value, cross_key, cross_value = past[4 * layer : 4 * layer + 4]
-            cache.self_attention_cache.layers.append(_filled(own_key, own_value))
-            cache.cross_attention_cache.layers.append(_filled(cross_key, cross_value))
-            cache.is_updated[layer] = True
-        # With the cross K/V in the cache the hidden states are not read; attention only asks whether there are any.
-        logits = self.decode(ids, mask, past[2], cache, past[0].shape[2])
-        return (logits, *_tensors(cache, cross=False))
-
-
-class _StaticStep(_Decoder):
-    """One step over buffers of fixed size, in the order of _Step; ``position`` [1] int64 is the slot that it writes."""
-
-    lowest = LOWEST
-
-    def __init__(self, model: MarianMTModel, scatter: bool) -> None:
-        super().__init__(model)
-        self.scatter = scatter
-
-    def forward(self, ids: Tensor, position: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        slots = torch.arange(past[0].shape[2])
-        write = _scattering(position) if self.scatter else _blending((slots == position)[:, None])
-        cache = empty_cache()
-        for layer in range(len(self.decoder.layers)):
-            own_key, own_value, cross_key, cross_value = past[4 * layer : 4 * layer + 4]
-            cache.self_attention_cache.layers.append(_Slots(own_key, own_value, write))
-            cache.cross_attention_cache.layers.append(_filled(cross_key, cross_value))
-            cache.is_updated[layer] = True
-        written = torch.where(slots <= position, torch.zeros((), dtype=past[0].dtype), LOWEST)[None, None, None]
-        logits = self.decode(ids, mask, past[2], cache, position=position, written=written)
-        return (logits, *_tensors(cache, cross=False))
-
-
-class _Slots(DynamicLayer):  # type: ignore[misc]  # torch is not followed
-    """A cache that keeps its length: ``write(buffer, new)`` gives the buffer with the new entry in its slot."""
-
-    def __init__(self, key: Tensor, value: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.lazy_initialization(key, value)
-        self.keys, self.values, self.write = key, value, write
-
-    def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = self.write(self.keys, key), self.write(self.values, value)
-        return self.keys, self.values
-
-
-def _blending(here: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda buffer, new: torch.where(here, new, buffer)
-
-
-def _scattering(position: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda buffer, new: buffer.scatter(2, position[None, None, :, None].expand(new.shape), new)
-
-
-def _additive(mask: Tensor, dtype: torch.dtype, lowest: float | None = None) -> Tensor:
-    """Eager mask [batch, 1, 1, source]: 0 where ``mask`` is 1, else ``lowest``, or Hugging Face's lowest of the dtype."""
-    lowest = torch.finfo(dtype).min if lowest is None else lowest
-    return torch.where(mask[:, None, None, :] > 0, torch.zeros((), dtype=dtype), lowest)
-
-
-def _filled(key: Tensor, value: Tensor) -> DynamicLayer:
-    # update() would do, at the price of a Concat with an empty constant in the graph.
-    layer = DynamicLayer()
-    layer.lazy_initialization(key, value)
-    layer.keys, layer.values = key, value
-    return layer
-
-
-def _tensors(cache: EncoderDecoderCache, cross: bool) -> list[Tensor]:
-    result: list[Tensor] = []
-    for own, other in zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True):
-        result += [own.keys, own.values] + ([other.keys, other.values] if cross else [])
-    return result
-
-
 def parts(model: MarianMTModel, layout: str, buckets: Sequence[Sizes] = ()) -> list[Traceable]:
     """The parts of a layout, in the order in which they run; of a static one an encoder and a step for each bucket."""
-    if layout in DYNAMIC:
-        return _parts(model, layout, None)
-    return [part for sizes in buckets for part in _parts(model, layout, sizes)]
-
-
-def _parts(model: MarianMTModel, layout: str, fixed: Sizes | None) -> list[Traceable]:
-    config = model.config
-    heads = config.decoder_attention_heads
-    dim = config.d_model // heads
-    layers = range(config.decoder_layers)
-    rows, length, entries = fixed or (BATCH, SOURCE, PAST)
-    batch, last, past, total = (rows, length, entries, entries) if fixed else ("batch", "source", "past", "total")
-    source: tuple[Dim, ...] = (batch, last)
-    hidden: tuple[Dim, ...] = (*source, config.d_model)
-    logits: Shapes = {"logits": (batch, 1, model.final_logits_bias.shape[-1])}
-
-    def kv(stem: str, wanted: dict[str, Dim]) -> Shapes:
-        return {
-            f"{stem}.{layer}.{kind}.{side}": (batch, heads, length, dim)
-            for layer in layers
-            for kind, length in wanted.items()
-            for side in SIDES
-        }
-
-    def example(length: int) -> Tensor:
-        count = rows * heads * length * dim
-        return torch.linspace(-1, 1, count, dtype=model.dtype).reshape(rows, heads, length, dim)
-
-    ids = torch.arange(rows * length).reshape(rows, length) % config.vocab_size
-    mask = torch.ones_like(ids)
-    mask[-1, -2:] = 0
-    token = ids[:, :1]
-    # A tensor of its own for every port: torch.export takes one that is given twice for one and the same input.
-    caches = [example(size) for _ in layers for size in (entries, entries, length, length)]
-    known = kv("past_key_values", {"decoder": past, "encoder": last})
-    split, scatter = layout == "split", layout == "static-scatter"
-    encoder = Traceable(
-        "encoder",
-        _Encoder(model, not split, LOWEST if fixed else None).eval(),
-        (ids, mask),
-        {"input_ids": source, "attention_mask": source},
-        {"last_hidden_state": hidden, **({} if split else kv("present", {"encoder": last}))},
-        "static" if fixed else layout,
-    )
-    first = Traceable(
-        "first",
-        _First(model).eval(),
-        (token, torch.linspace(-1, 1, ids.numel() * config.d_model, dtype=model.dtype).reshape(*ids.shape, -1), mask),
-        {"input_ids": (batch, 1), "encoder_hidden_states": hidden, "encoder_attention_mask": source},
-        {**logits, **kv("present", {"decoder": 1, "encoder": last})},
-        layout,
-    )
+    if layout not in DYNAMIC:
+        return [part for sizes in buckets for part in _static_parts(model, layout, sizes)]
+    ports = _Ports(model, "batch", "source")
+    examples = _Examples(model, Sizes(BATCH, SOURCE, PAST))
     step = Traceable(
         "step",
-        _Step(model).eval(),
-        (token, mask, *caches),
-        {"input_ids": (batch, 1), "encoder_attention_mask": source, **known},
-        {**logits, **kv("present", {"decoder": total})},
+        Step(model).eval(),
+        (examples.token, examples.mask, *examples.caches),
+        (ports.tokens, ports.mask("encoder_attention_mask"), *ports.caches("past_key_values", "past")),
+        (ports.logits, *ports.caches("present", "total", cross=False)),
     )
-    if fixed is None:
-        return [encoder, first, step] if split else [encoder, step]
-    position = {"input_ids": (batch, 1), "position": (1,), "encoder_attention_mask": source}
+    if layout == "unified":
+        return [_encoder(model, ports, examples, layout), step]
+    first = Traceable(
+        "first",
+        First(model).eval(),
+        (examples.token, examples.hidden, examples.mask),
+        (ports.tokens, ports.hidden("encoder_hidden_states"), ports.mask("encoder_attention_mask")),
+        (ports.logits, *ports.caches("present", 1)),
+        layout,
+    )
+    return [_encoder(model, ports, examples, layout), first, step]
+
+
+def _encoder(model: MarianMTModel, ports: "_Ports", examples: "_Examples", layout: str) -> Traceable:
+    split = layout == "split"
+    return Traceable(
+        "encoder",
+        Encoder(model, not split, None if layout in DYNAMIC else LOWEST).eval(),
+        (examples.ids, examples.mask),
+        (ports.source_ids, ports.mask("attention_mask")),
+        (ports.hidden("last_hidden_state"), *(() if split else ports.caches("present", own=False))),
+        layout if layout in DYNAMIC else "static",  # both static layouts have one encoder
+    )
+
+
+def _static_parts(model: MarianMTModel, layout: str, sizes: Sizes) -> list[Traceable]:
+    scatter = layout == "static-scatter"
     avoids = ("Shape",) if scatter else ("Shape", "Scatter")
-    return [
-        replace(encoder, name=f"encoder-{length}", avoids=avoids),
-        replace(
-            step,
-            name=f"step-{length}",
-            module=_StaticStep(model, scatter).eval(),
-            examples=(token, torch.tensor([PAST]), mask, *caches),
-            inputs={**position, **known},
-            home=layout,
-            avoids=avoids,
+    ports, examples = _Ports(model, sizes.batch, sizes.source), _Examples(model, sizes)
+    encoder = _encoder(model, ports, examples, layout)
+    step = Traceable(
+        f"step-{sizes.source}",
+        StaticStep(model, scatter).eval(),
+        (examples.token, torch.tensor([PAST]), examples.mask, *examples.caches),
+        (
+            ports.tokens,
+            Port("position", "int64", (1,), roles.POSITION),
+            ports.mask("encoder_attention_mask"),
+            *ports.caches("past_key_values", sizes.slots),
         ),
-    ]
+        (ports.logits, *ports.caches("present", sizes.slots, cross=False)),
+        layout,
+        avoids,
+    )
+    return [replace(encoder, name=f"encoder-{sizes.source}", avoids=avoids), step]
+
+
+class _Ports:
+    """The ports of a model's parts. ``batch``, ``source``: a fixed size or the name of a dynamic one."""
+
+    def __init__(self, model: MarianMTModel, batch: Dim, source: Dim) -> None:
+        self.config, self.batch, self.source = model.config, batch, source
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.source_ids = Port("input_ids", "int64", (batch, source), roles.SOURCE_IDS)
+        self.tokens = Port("input_ids", "int64", (batch, 1), roles.TOKENS)
+        self.logits = Port("logits", self.dtype, (batch, 1, model.final_logits_bias.shape[-1]), roles.LOGITS)
+
+    def mask(self, name: str) -> Port:
+        return Port(name, "int64", (self.batch, self.source), roles.SOURCE_MASK)
+
+    def hidden(self, name: str) -> Port:
+        return Port(name, self.dtype, (self.batch, self.source, self.config.d_model), roles.HIDDEN)
+
+    def caches(self, stem: str, entries: Dim = 0, own: bool = True, cross: bool = True) -> Iterator[Port]:
+        """Cache ports, layer after layer; ``own`` holds ``entries``, ``cross`` the source."""
+        heads = self.config.decoder_attention_heads
+        dim = self.config.d_model // heads
+        kinds = [(False, entries)] * own + [(True, self.source)] * cross
+        for layer in range(self.config.decoder_layers):
+            for is_cross, length in kinds:
+                for side, word in enumerate(roles.SIDES):
+                    name = f"{stem}.{layer}.{CACHE_NAMES[is_cross]}.{word}"
+                    role = roles.cache_role(layer, is_cross, side)
+                    yield Port(name, self.dtype, (self.batch, heads, length, dim), role)
+
+
+class _Examples:
+    """Inputs of the sizes that the exporter is to see. Floating-point ones have the model's dtype."""
+
+    def __init__(self, model: MarianMTModel, sizes: Sizes) -> None:
+        config = model.config
+        rows, length, entries = sizes
+        self.model = model
+        order = torch.arange(rows * length).reshape(rows, length)
+        self.ids = order % config.vocab_size
+        self.token = order[:, :1] % model.final_logits_bias.shape[-1]
+        self.mask = torch.ones_like(self.ids)
+        self.mask[-1, -2:] = 0
+        self.hidden = self._ramp(rows, length, config.d_model)
+        heads = config.decoder_attention_heads
+        dim = config.d_model // heads
+        # A tensor of its own for every port: torch.export takes one that is given twice for one and the same input.
+        self.caches = [
+            self._ramp(rows, heads, size, dim)
+            for _ in range(config.decoder_layers)
+            for size in (entries, entries, length, length)
+        ]
+
+    def _ramp(self, *shape: int) -> Tensor:
+        count = torch.Size(shape).numel()
+        return torch.linspace(-1, 1, count, dtype=self.model.dtype).reshape(shape)

@@ -2,40 +2,38 @@
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-from tqdm import tqdm
-from transformers import MarianMTModel
 
 from backends.contract import LAYOUTS
-from harness.core.batch import Batch, pad_rows
+from harness.core import language
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
-from harness.core.graph import CorpusRow, Decode
-from harness.core.manifest import SCHEMA
-from harness.golden import corpus, decode, folder, witness
-from harness.golden.against import against
-from harness.golden.export import EXPORTERS, check_graphs, export_part, writes
+from harness.golden import corpus, folder, graphs, traces, witness
+from harness.golden.export import EXPORTERS
+from harness.golden.folder import Draft
 from harness.golden.marian import DTYPES, Marian
-from harness.golden.parts import Sizes, parts
-from harness.replay.free import SLACK
-from harness.run.text import Scorer
+from harness.golden.progress import Bars
+from harness.golden.traces import Budget, Sources
 
-__all__ = ["UserError", "against", "record"]
-
-GREEDY_BATCH = 24
-STATIC_ROWS, STATIC_SHARE, STATIC_GRID = 2, 0.75, 16
-"""A static graph has so many rows more than the longest forced batch, so that some are always idle; its smaller bucket
-takes that share of the corpus; the sizes of its source are multiples of the last."""
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "numpy", "sentencepiece")
+LOWEST_BLEU = 1.0
+"""A golden below it is no translation of the references, or its language is not the one that was scored."""
+
+
+class Scores(Protocol):
+    """What scores a bundle's text: ``golden``, the text of each row, and ``record``, what the manifest keeps of it."""
+
+    @property
+    def golden(self) -> list[str]: ...
+
+    def record(self) -> dict[str, Any]: ...
 
 
 def record(
@@ -43,6 +41,8 @@ def record(
     corpus_file: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    score: Callable[[Bundle], Scores] | None = None,
+    note: Callable[[str], object] = lambda line: None,
     exporters: Sequence[str] = tuple(EXPORTERS),
     opsets: Sequence[int] | None = None,
     layouts: Sequence[str] = LAYOUTS,
@@ -60,215 +60,94 @@ def record(
     ``exporters`` (none: a golden without graphs) × ``layouts`` × those of ``opsets`` that the exporter writes (None: all)
     are exported in fp32; ``precisions`` (of DTYPES) get a floor each. ``traced_steps``: steps whose
     golden carries everything. ``free_batch``, ``forced_batch``: rows a batch. ``max_steps``: longest output recorded.
-    ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. Raises UserError; then ``out`` is untouched.
+    ``threads``: PyTorch's. ``overwrite``: replace ``out`` if it is a bundle. ``score``: scores the golden's text; without it
+    none is recorded. ``note`` is called with each line that the user should read. Raises UserError; ``out`` is then
+    as it was.
     """
     _check_request(exporters, opsets, layouts, precisions)
-    graphs = _graphs(exporters, opsets, layouts)
+    variants = graphs.choose(exporters, opsets, layouts)
     target = Path(out).absolute()
     folder.check_target(target, overwrite)
     rows = corpus.read(corpus_file)
     marian = Marian(model_dir)
-    with folder.growing(target) as partial, _threads(threads), _Bar(progress) as bar:
-        recorder = _Recorder(marian, rows, partial, bar)
-        recorder.golden(precisions, max_steps, traced_steps, free_batch, forced_batch)
-        recorder.export(graphs)
-        return recorder.finish(threads)
-
-
-class _Recorder:
-    """The steps of a recording, in order; ``manifest`` grows with each. Files go to ``folder``."""
-
-    def __init__(self, marian: Marian, rows: Sequence[CorpusRow], place: Path, bar: "_Bar") -> None:
-        self.marian, self.rows, self.folder, self.bar = marian, rows, place, bar
-        self.sources = [self._encode(row) for row in rows]
-        self.manifest: dict[str, Any] = {
-            "format": "seq2seq-conformance-bundle",
-            "schema": SCHEMA,
-            "name": marian.name,
-            "family": marian.family,
-            "target_language": marian.language,
-            "dims": asdict(marian.dims()),
-            "rows": [asdict(row) for row in rows],
-            "model": marian.file_hashes(),
-        }
-        (place / "pieces.json").write_text(json.dumps(marian.pieces, ensure_ascii=False), encoding="utf-8")
-        starts, flat = _flat(self.sources)
-        self._save(source_ids=flat, source_starts=starts)
-
-    def _encode(self, row: CorpusRow) -> np.ndarray:
-        ids = np.array(self.marian.encode(row.source), np.int64)
-        config = self.marian.config
-        if ids.min(initial=0) < 0 or ids.max(initial=0) >= config.vocab_size:
-            raise UserError(
-                f"row {row.id}: the tokenizer gives id {ids.max()}, the vocabulary ends at {config.vocab_size - 1}; "
-                "use the tokenizer that the model was trained with"
-            )
-        if not 1 <= len(ids) <= config.max_position_embeddings:
-            raise UserError(
-                f"row {row.id}: {len(ids)} source ids, the model takes 1 to {config.max_position_embeddings}; shorten it"
-            )
-        return ids
-
-    def _save(self, **arrays: np.ndarray) -> None:
-        for name, array in arrays.items():
-            np.save(self.folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
-
-    def golden(self, precisions: Sequence[str], limit: int, traced: int, free: int, forced: int) -> None:
-        """The golden: tokens of every row, everything of the traced ones, the floor of each precision."""
-        self.bar.phase("load fp64", 1)
-        model = self.marian.load("fp64")
-        self.bar.tick()
-        rules = self.marian.rules(model, limit)
-        decoded = self._greedy(model, rules)
-        self.steps = steps = [len(row.tokens) for row in decoded]
-        unknown = self.marian.tokenizer.unk_token_id
-        unusual = [index for index, ids in enumerate(self.sources) if unknown in ids]
-        lengths = [len(ids) for ids in self.sources]
-        chosen = corpus.traced(steps, lengths, unusual, traced)
-        batches = corpus.forced_batches(chosen, steps, lengths, forced)
-        self.manifest["decode"] = asdict(rules)
-        self.manifest["traced_rows"] = chosen
-        self.manifest["floors"] = list(precisions)
-        self.manifest["batches"] = {
-            "forced": batches,
-            "free": corpus.free_batches(steps, lengths, free),
-        }
-        starts, tokens = _flat([row.tokens for row in decoded])
-        self._save(
-            tokens=tokens,
-            token_starts=starts,
-            margins=np.concatenate([row.margins for row in decoded]),
-            top_ids=np.concatenate([row.top_ids for row in decoded]),
-            top_logits=np.concatenate([row.top_logits for row in decoded]),
+    with folder.filled(target) as partial, _threads(threads), Bars(progress) as bars:
+        draft = Draft(
+            partial,
+            {
+                "name": marian.name,
+                "family": marian.family,
+                "target_language": marian.language,
+                "dims": asdict(marian.dims()),
+                "rows": [asdict(row) for row in rows],
+                "model": marian.file_hashes(),
+                "signature": _signature(threads),
+            },
         )
-        padded = [self._batch(batch, decoded, rules) for batch in batches]
-        total = sum(steps[row] for row in chosen)
-        self.bar.phase("replay fp64", total)
-        golden = decode.forced(model, padded, rules, self.bar.tick)
-        decode.check_forced(golden, padded, rules, [row.id for row in self.rows])
-        self.manifest["invariance"] = decode.invariance(model, padded, golden, rules)
-        self._save(**{f"trace_{name}": array for name, array in golden.items()})
-        for precision in precisions:
-            self.bar.phase(f"replay {precision}", total)
-            noisy = decode.forced(self.marian.load(precision), padded, rules, self.bar.tick)
-            floors = decode.floors(golden, noisy)
-            if not all(np.isfinite(array).all() for array in floors.values()):
-                raise UserError(
-                    f"precision {precision}: PyTorch's own decode in it is not finite; leave it out (--precision)"
-                )
-            self._save(**{f"floor_{precision}_{name}": array for name, array in floors.items()})
-
-    def _greedy(self, model: MarianMTModel, rules: Decode) -> list[decode.Decoded]:
-        self.bar.phase("decode", len(self.rows))
-        decoded: list[decode.Decoded] = []
-        for start in range(0, len(self.rows), GREEDY_BATCH):
-            part = slice(start, start + GREEDY_BATCH)
-            found = decode.greedy(model, self.sources[part], rules)
-            decode.check_generate(model, self.sources[part], rules, found, [row.id for row in self.rows[part]])
-            decoded += found
-            self.bar.tick(len(found))
-        return decoded
-
-    def _batch(self, rows: Sequence[int], decoded: Sequence[decode.Decoded], rules: Decode) -> Batch:
-        ids, mask = pad_rows([self.sources[row] for row in rows], rules.pad)
-        tokens, _ = pad_rows([decoded[row].tokens for row in rows], rules.pad)
-        return Batch(tuple(rows), tuple(len(decoded[row].tokens) for row in rows), ids, mask, tokens)
-
-    def export(self, graphs: Sequence[tuple[str, int, str]]) -> None:
-        """Every (exporter, opset, layout)."""
-        model = self.marian.load("fp32")
-        self.bar.phase("export", len(graphs))
-        self.manifest["graphs"] = []
-        prepared = {layout: parts(model, layout, self._buckets()) for layout in {layout for _, _, layout in graphs}}
-        made: dict[str, tuple[dict[str, Any], int]] = {}
-        for exporter, opset, layout in graphs:
-            graph: dict[str, Any] = {
-                "exporter": exporter,
-                "layout": layout,
-                "precision": "fp32",
-                "opset": opset,
-                "parts": {},
-            }
-            for part in prepared[layout]:
-                stem = f"{exporter}-{part.home}" if part.home else exporter
-                file = f"{stem}-fp32-op{opset}-{part.name}.onnx"
-                if file not in made:
-                    made[file] = export_part(part, exporter, opset, self.folder / file)
-                graph["parts"][part.name], graph["ir"] = made[file]
-            self.manifest["graphs"].append(graph)
-            self.bar.tick()
-        check_graphs(sorted(self.folder.glob("*.onnx")))
-
-    def _buckets(self) -> list[Sizes]:
-        """Two fixed sizes: for most sources, and for all. Slots: what a free replay of the longest output there takes."""
-        lengths, limit = [len(ids) for ids in self.sources], self.marian.config.max_position_embeddings
-        sizes = {
-            min(-(-longest // STATIC_GRID) * STATIC_GRID, limit)
-            for longest in (int(np.quantile(lengths, STATIC_SHARE)), max(lengths))
-        }
-        rows = max(map(len, self.manifest["batches"]["forced"])) + STATIC_ROWS
-        steps = {
-            size: max(count for count, length in zip(self.steps, lengths, strict=True) if length <= size)
-            for size in sizes
-        }
-        most = self.manifest["decode"]["max_steps"]
-        return [Sizes(rows, size, min(steps[size] + SLACK, most)) for size in sorted(sizes)]
-
-    def _check_text(self, scorer: Scorer) -> None:
-        """Raise UserError unless the piece table detokenises as the model's own tokenizer does."""
-        tokenizer, bundle = self.marian.tokenizer, scorer.bundle
-        for number, (row, text) in enumerate(zip(self.rows, scorer.golden, strict=True)):
-            ids = bundle.tokens(number).tolist()
-            own = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            if tokenizer.unk_token_id not in ids and own.split() != text.split():
-                raise UserError(
-                    f"row {row.id}: the piece table gives {text!r}, the tokenizer {own!r}; "
-                    "target.spm has pieces that vocab.json spells otherwise: take both from one checkpoint"
-                )
-
-    def finish(self, threads: int) -> str:
-        """Witness what was written, then write the manifest. Returns its hash."""
-        self.manifest["signature"] = {
-            **{name: importlib.metadata.version(name) for name in LIBRARIES},
-            # Its presence changes what the tokenizer does with punctuation.
-            "sacremoses": _version("sacremoses"),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "threads": threads,
-        }
-        folder.write_manifest(self.folder, self.manifest)
-        ids = [graph.id for graph in Bundle(str(self.folder), verify=False).graphs]
-        self.bar.phase("witness", len(ids))
-        found = witness.replay(self.folder, ids, min(os.cpu_count() or 1, 4), self.bar.tick)
-        self.manifest["witness"] = {graph: found[graph]["file"] for graph in ids}
-        scorer = Scorer(Bundle(str(self.folder), verify=False))
-        self._check_text(scorer)
-        self.manifest["golden_text"] = scorer.record()
-        self.manifest["witness_ratios"] = {graph: found[graph]["ratios"] for graph in ids}
-        return folder.write_manifest(self.folder, self.manifest)
+        draft.save_json("pieces.json", marian.pieces)
+        if marian.source_pieces is not None:
+            draft.save_json("source_pieces.json", marian.source_pieces)
+        budget = Budget(max_steps, traced_steps, free_batch, forced_batch)
+        golden = traces.record(marian, Sources(marian, rows), budget, precisions, draft, bars)
+        graphs.export(variants, marian, golden, draft, bars)
+        bundle = draft.seal()
+        _add_witness(draft, [graph.id for graph in bundle.graphs], bars)
+        if score is not None:
+            _add_text(draft, marian, bundle, score(bundle))
+        digest = draft.seal().hash
+    for line in _notes(marian, draft.manifest):
+        note(line)
+    return digest
 
 
-class _Bar:
-    """One progress bar after another, a phase each."""
+def _signature(threads: int) -> dict[str, Any]:
+    """What the numbers depend on beside the model."""
+    return {
+        **{name: importlib.metadata.version(name) for name in LIBRARIES},
+        # Its presence changes what the tokenizer does with punctuation.
+        "sacremoses": _version("sacremoses"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+    }
 
-    def __init__(self, shown: bool) -> None:
-        self.shown = shown
-        self.bar: Any = None
 
-    def __enter__(self) -> "_Bar":
-        return self
+def _add_witness(draft: Draft, graph_ids: Sequence[str], bars: Bars) -> None:
+    bars.phase("witness", len(graph_ids))
+    answers = witness.replay(draft.folder, graph_ids, min(os.cpu_count() or 1, 4), bars.tick)
+    draft.manifest["witness"] = {graph: answers[graph]["file"] for graph in graph_ids}
+    draft.manifest["witness_ratios"] = {graph: answers[graph]["ratios"] for graph in graph_ids}
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
 
-    def phase(self, name: str, total: int) -> None:
-        self.__exit__()
-        self.bar = tqdm(total=total, desc=f"{name:<12}", disable=not self.shown, leave=True)
+def _add_text(draft: Draft, marian: Marian, bundle: Bundle, scores: Scores) -> None:
+    """Keep the golden's scores. Raises UserError unless the piece table detokenises as the model's own tokenizer does."""
+    tokenizer, pieces = marian.tokenizer, marian.vocabularies.target
+    unknown = {tokenizer.unk_token_id, pieces.get(tokenizer.unk_token)}
+    for number, (row, text) in enumerate(zip(bundle.rows, scores.golden, strict=True)):
+        ids = bundle.tokens(number).tolist()
+        own = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if not unknown.intersection(ids) and own.split() != text.split():
+            raise UserError(
+                f"row {row.id}: the piece table gives {text!r}, the tokenizer {own!r}; "
+                "target.spm has pieces that vocab.json spells otherwise: take both from one checkpoint"
+            )
+    draft.manifest["golden_text"] = scores.record()
 
-    def tick(self, count: int = 1) -> None:
-        self.bar.update(count)
+
+def _notes(marian: Marian, manifest: dict[str, Any]) -> Iterator[str]:
+    """What weakens the text check of this bundle."""
+    code, remedy = marian.language, "set target_lang in tokenizer_config.json"
+    tokenizer = language.bleu_tokenizer(code)
+    if not marian.language_stated:
+        yield f"neither tokenizer_config.json nor the name {marian.name} says the target language, {code} is taken; {remedy}"
+    elif code not in language.KNOWN:
+        yield f"the target language {code!r} is unknown, BLEU is scored with the tokenizer {tokenizer}; {remedy}"
+    bleu = manifest.get("golden_text", {}).get("scores", {}).get("BLEU")
+    if bleu is not None and bleu < LOWEST_BLEU:
+        yield (
+            f"the golden's BLEU against the references is {bleu:.2f} (language {code}, tokenizer {tokenizer}), so the text "
+            f"check can hardly tell a worse translation; check the model, the references of the corpus and target_lang"
+        )
 
 
 @contextlib.contextmanager
@@ -296,29 +175,6 @@ def _check_request(
             raise UserError(f"{name} {unknown[0] if unknown else 'missing'}: choose of {', '.join(map(str, known))}")
     if "fp32" not in precisions:
         raise UserError("precision fp32 is missing: the graphs are exported in it and need its floor")
-
-
-def _graphs(
-    exporters: Sequence[str], opsets: Sequence[int] | None, layouts: Sequence[str]
-) -> list[tuple[str, int, str]]:
-    """(exporter, opset, layout), as far as an exporter writes that opset and a layout is recorded of it."""
-    found = [
-        (exporter, opset, layout)
-        for exporter in exporters
-        for opset in EXPORTERS[exporter]
-        for layout in layouts
-        if (opsets is None or opset in opsets) and writes(exporter, opset, layout)
-    ]
-    if exporters and not found:
-        raise UserError(
-            f"layout {' and '.join(layouts)} is not recorded by that exporter at that opset; leave --exporter or --opset out"
-        )
-    return found
-
-
-def _flat(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each row starts [rows + 1] int64, and all rows one after another."""
-    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64), np.concatenate(rows)
 
 
 def _version(package: str) -> str | None:

@@ -6,24 +6,25 @@ not depend on how the host was started. :func:`replay` is the host's side.
 """
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from backends import reference
-from backends.contract import StageError
+from backends.contract import Part, StageError, first_line
+from harness.core import roles
 from harness.core.batch import Batch
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.files import write_whole
 from harness.core.graph import Graph
-from harness.core.roles import kv_of
-from harness.golden import first_line
 from harness.replay.decoder import ContractError, Decoder, Stopped
 
 OUTPUTS = ("encoder", "cross", "self", "logits")
@@ -38,79 +39,86 @@ def collect(bundle: Bundle, graph: Graph) -> dict[str, np.ndarray]:
 
     Raises UserError when the reference refuses the graph or an output has another shape than the golden.
     """
-    found = {name: np.full(bundle.array(f"trace_{name}").shape, np.nan, np.float32) for name in OUTPUTS}
+    traces = {name: np.full(bundle.array(f"trace_{name}").shape, np.nan, np.float32) for name in OUTPUTS}
     backend = reference.Backend()
     try:
         programs = {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}
         decoder = Decoder(programs, graph, bundle.dims)
         for batch in bundle.batches("forced"):
-            _replay_batch(decoder, batch, bundle.decode.start, found)
+            _replay_batch(decoder, batch, bundle.decode.start, traces)
     except (StageError, Stopped, ContractError, ValueError, IndexError) as error:
         raise UserError(f"witness of {graph.id}: {first_line(error)}; the export is wrong") from error
-    return found
+    return traces
 
 
-def _replay_batch(decoder: Decoder, batch: Batch, start: int, found: dict[str, np.ndarray]) -> None:
+def _replay_batch(decoder: Decoder, batch: Batch, start: int, traces: dict[str, np.ndarray]) -> None:
     assert batch.trace is not None  # forced batches are the traced ones
-    valid = batch.mask == 1
-    source = slice(batch.source_start, batch.source_start + int(valid.sum()))
+    encoder = decoder.encoder(batch.ids.shape[1])
+    _keep_source(batch, _by_role(encoder, decoder.encode(batch.ids, batch.mask)), traces)
     starts = batch.trace.starts()
-
-    def keep_source(outputs: dict[str, np.ndarray]) -> None:
-        rows, length = valid.shape
-        for name, array in outputs.items():
-            kind = kv_of(name)
-            if name == "last_hidden_state":
-                found["encoder"][source] = array[:rows, :length][valid]
-            elif kind and kind.cross:
-                found["cross"][kind.layer, kind.side, source] = array.swapaxes(1, 2)[:rows, :length][valid]
-
-    keep_source(decoder.encode(batch.ids, batch.mask))
     for step in range(max(batch.steps)):
         fed = batch.tokens[:, step - 1] if step else np.full(len(batch.rows), start, np.int64)
-        outputs = decoder.step(fed)
-        keep_source(outputs)
-        place = slice(starts[step], starts[step + 1])
+        part = decoder.part()
+        outputs = _by_role(part, decoder.step(fed))
+        _keep_source(batch, outputs, traces)
+        entries = slice(starts[step], starts[step + 1])
         active = batch.trace.active(step)
-        found["logits"][place] = outputs["logits"][:active, -1]
-        for name, array in outputs.items():
-            kind = kv_of(name)
-            if kind and not kind.cross:
-                found["self"][kind.layer, kind.side, place] = array[:active, :, step]
+        traces["logits"][entries] = outputs[roles.LOGITS][:active, -1]
+        for role, array in outputs.items():
+            cache = roles.cache_of(role)
+            if cache and not cache.cross:
+                traces["self"][cache.layer, cache.side, entries] = array[:active, :, step]
 
 
-def judge(bundle: Bundle, graph: Graph, found: dict[str, np.ndarray]) -> dict[str, float]:
+def _by_role(part: Part, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {port.role: outputs[port.name] for port in part.outputs}
+
+
+def _keep_source(batch: Batch, outputs: Mapping[str, np.ndarray], traces: dict[str, np.ndarray]) -> None:
+    """Copy what has an entry for each source position: encoder output and cross K/V, padding left out."""
+    valid = batch.mask == 1
+    rows, length = valid.shape
+    entries = slice(batch.source_start, batch.source_start + int(valid.sum()))
+    for role, array in outputs.items():
+        cache = roles.cache_of(role)
+        if role == roles.HIDDEN:
+            traces["encoder"][entries] = array[:rows, :length][valid]
+        elif cache and cache.cross:
+            traces["cross"][cache.layer, cache.side, entries] = array.swapaxes(1, 2)[:rows, :length][valid]
+
+
+def judge(bundle: Bundle, graph: Graph, traces: dict[str, np.ndarray]) -> dict[str, float]:
     """Largest gap to the golden over the largest floor, per output. Raises UserError where it is gross or not finite."""
     ratios = {}
     for name in OUTPUTS:
         # One layer and side at a time: a copy of everything in float64 may not fit for a large model.
-        index = np.ndindex(found[name].shape[:2]) if name in ("self", "cross") else [()]
+        index = np.ndindex(traces[name].shape[:2]) if name in ("self", "cross") else [()]
         worst = 0.0
         for at in index:
             golden, floor = bundle.array(f"trace_{name}")[at], bundle.floor(graph.precision, name)[at]
-            gaps = np.abs(found[name][at] - golden).reshape(len(golden), -1).max(axis=1)
-            # A floor of zero would ask for bits; one unit in the last place is the least that any runtime may differ.
+            gaps = np.abs(traces[name][at] - golden).reshape(len(golden), -1).max(axis=1)
+            # A floor of zero would ask for equal bits; one unit in the last place is the least that any runtime may differ.
             noise = max(float(floor.max()), float(np.spacing(np.float32(np.abs(golden).max()))))
             ratio = float(gaps.max() / noise)
             worst = max(worst, ratio)
             if not ratio <= GROSS:
-                place = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
+                entry = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
                 raise UserError(
-                    f"witness of {graph.id}: {_tensor(name, at)} is off the golden by {gaps[place]:.3g} at "
-                    f"{_place(bundle, name, place)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
+                    f"witness of {graph.id}: {_role(name, at)} is off the golden by {gaps[entry]:.3g} at "
+                    f"{_position(bundle, name, entry)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
                 )
         ratios[name] = round(worst, 3)
     return ratios
 
 
-def _tensor(output: str, at: tuple[int, ...]) -> str:
-    if not at:
-        return "last_hidden_state" if output == "encoder" else output
-    return f"present.{at[0]}.{'encoder' if output == 'cross' else 'decoder'}.{('key', 'value')[at[1]]}"
+def _role(output: str, at: tuple[int, ...]) -> str:
+    if output in ("self", "cross"):
+        return roles.cache_role(at[0], output == "cross", at[1])
+    return roles.HIDDEN if output == "encoder" else roles.LOGITS
 
 
-def _place(bundle: Bundle, output: str, index: int) -> str:
-    """Where an index of the trace stands, in words."""
+def _position(bundle: Bundle, output: str, index: int) -> str:
+    """The step or source position of an index of the trace, in words."""
     for batch in bundle.batches("forced"):
         assert batch.trace is not None
         if output in ("encoder", "cross"):
@@ -125,26 +133,25 @@ def _place(bundle: Bundle, output: str, index: int) -> str:
     return f"index {index}"
 
 
-def store(bundle: Bundle, found: dict[str, np.ndarray]) -> str:
+def store(bundle: Bundle, traces: dict[str, np.ndarray]) -> str:
     """Write OUTPUTS, unless equal ones are there, as ``Bundle.witness`` reads them. Returns the file's name.
 
     An output is stored as the difference of its float32 bit patterns to those of the rounded golden: mostly a few units.
     Folded (0, -1, 1, -2 ... become 0, 1, 2, 3 ...) and with its four bytes in planes it compresses to a fifth.
     """
-    digest = hashlib.sha256(b"".join(np.ascontiguousarray(found[name]).tobytes() for name in OUTPUTS))
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(traces[name]).tobytes() for name in OUTPUTS))
     name = f"witness-{digest.hexdigest()[:16]}.npz"
-    place = Path(bundle.path) / name
-    if not place.exists():
+    path = Path(bundle.path) / name
+    if not path.exists():
         planes = {}
         for output in OUTPUTS:
             golden = bundle.array(f"trace_{output}").astype("<f4").view("<i4")
-            difference = found[output].astype("<f4").view("<i4") - golden
+            difference = traces[output].astype("<f4").view("<i4") - golden
             folded = (difference << 1) ^ (difference >> 31)
             planes[output] = np.ascontiguousarray(folded.reshape(-1, 1).view(np.uint8).T)
-        partial = place.with_name(f"{name}.{os.getpid()}")
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, **planes)  # type: ignore[arg-type]  # the stub takes a flag by name
-        partial.replace(place)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **planes)  # type: ignore[arg-type]  # the stub takes a flag by name
+        write_whole(path, packed.getvalue())
     return name
 
 
@@ -196,9 +203,9 @@ def main(arguments: Sequence[str]) -> int:
         bundle = Bundle(arguments[0], verify=False)
         graphs = {graph.id: graph for graph in bundle.graphs}
         for name in arguments[1:]:
-            found = collect(bundle, graphs[name])
-            ratios = judge(bundle, graphs[name], found)
-            print(json.dumps({"graph": name, "file": store(bundle, found), "ratios": ratios}), flush=True)
+            traces = collect(bundle, graphs[name])
+            ratios = judge(bundle, graphs[name], traces)
+            print(json.dumps({"graph": name, "file": store(bundle, traces), "ratios": ratios}), flush=True)
     except UserError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1

@@ -56,12 +56,12 @@ def _contents(bundle: Bundle) -> tuple[int, list[str]]:
     """What is the same for every graph: ids inside the vocabulary that spell their text, and a golden of numbers."""
     problems = []
     compared = 0
-    for name in ("source_ids", "tokens"):
+    for name, size in (("source_ids", len(bundle.source_pieces)), ("tokens", bundle.dims.vocab)):
         ids = bundle.array(name)
         compared += ids.size
-        outside = np.flatnonzero((ids < 0) | (ids >= bundle.dims.vocab))
+        outside = np.flatnonzero((ids < 0) | (ids >= size))
         if outside.size:
-            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {bundle.dims.vocab}")
+            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {size}")
     for output in ("logits", "self", "encoder", "cross"):
         golden = bundle.array(f"trace_{output}")
         compared += golden.size
@@ -76,7 +76,7 @@ def _spelling(bundle: Bundle) -> list[str]:
     """Ids taken from SentencePiece instead of the vocabulary file are all in range, and spell nonsense."""
     known = wrong = 0
     for index, row in enumerate(bundle.rows):
-        pieces = [bundle.pieces[token] for token in bundle.source(index).tolist()]
+        pieces = [bundle.source_pieces[token] for token in bundle.source(index).tolist()]
         if "<unk>" in pieces:
             continue
         spelled, text = _letters("".join(piece for piece in pieces if piece not in SPECIAL)), _letters(row.source)

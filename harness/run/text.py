@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.core import verdict
 from harness.core.bundle import Bundle
+from harness.core.language import bleu_tokenizer
 from harness.core.rows import Row
 
 BUDGET = {"fp32": 0.0}
@@ -80,8 +81,8 @@ class Scorer:
 
     @property
     def tokenizer(self) -> str:
-        """sacrebleu's; its default takes a Chinese sentence for one word, and says nothing."""
-        return {"zh": "zh", "ja": "char", "ko": "char"}.get(self.bundle.language, "13a")
+        """The name of sacrebleu's tokenizer for the bundle's language."""
+        return bleu_tokenizer(self.bundle.language)
 
     @cached_property
     def _metrics(self) -> dict[str, Any]:

@@ -315,8 +315,7 @@ def _row_arrays(bundle: Bundle, rows: Sequence[int]) -> dict[str, np.ndarray]:
     source = [bundle.source(row) for row in rows]
     at = [bundle.token_slice(row) for row in rows]
     arrays = {
-        name: np.concatenate([bundle.array(name)[one] for one in at])
-        for name in ("tokens", "margins", "top_ids", "top_logits")
+        name: np.concatenate([bundle.array(name)[one] for one in at]) for name in ("tokens", "top_ids", "top_logits")
     }
     arrays["source_ids"] = np.concatenate(source)
     arrays["source_starts"] = np.cumsum([0] + [len(one) for one in source]).astype(np.int64)

@@ -1,19 +1,43 @@
 """``conform expectations``: what the rows say the expectation files should be, as a diff, and written with ``--update``."""
 
+import argparse
 import difflib
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import tomlkit
-
 from harness.core import verdict
-from harness.core.rows import Row
+from harness.core.rows import Row, newest
 from harness.core.selectors import ROOT, names
 from harness.run import expectations
 
+HELP = "show how rows would change the files of expected failures"
+EXAMPLE = "conform expectations results --update"
+
 FOLDER = Path(ROOT) / "backends" / "expectations"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results", nargs="*", type=Path, default=[Path("results")], help="folders or files (default: results)"
+    )
+    parser.add_argument("--update", action="store_true", help="write the files too")
+
+
+def run(options: argparse.Namespace) -> int:
+    from reports.folders import read_all
+
+    changes = proposals(newest(row for _, row in read_all(options.results)))
+    for path, (old, new) in changes.items():
+        print(diff(path, old, new), end="")
+        if options.update:
+            path.write_text(new, encoding="utf-8")
+    if not changes:
+        print("the expectations fit these rows")
+    elif not options.update:
+        print("nothing written; add --update to write this")
+    return 0
 
 
 def proposals(rows: Iterable[Row]) -> dict[Path, tuple[str, str]]:
@@ -21,21 +45,23 @@ def proposals(rows: Iterable[Row]) -> dict[Path, tuple[str, str]]:
 
     An entry that only met passes goes; a failure that no entry covers gets one, whose reason is the row's own message.
     """
-    found: dict[Path, tuple[str, str]] = {}
+    changes: dict[Path, tuple[str, str]] = {}
     known = set(names())
     ordered = sorted(
         (row for row in rows if row.check in verdict.CHECKS and row.backend in known), key=lambda row: row.backend
     )
     for backend, group in groupby(ordered, key=lambda row: row.backend):
-        place = FOLDER / f"{backend}.toml"
-        old = place.read_text(encoding="utf-8") if place.exists() else ""
+        path = FOLDER / f"{backend}.toml"
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = _updated(old, backend, list(group))
         if new != old:
-            found[place] = (old, new)
-    return found
+            changes[path] = (old, new)
+    return changes
 
 
 def _updated(old: str, backend: str, rows: list[Row]) -> str:
+    import tomlkit
+
     document = tomlkit.parse(old)
     entries: Any = document.get("expect", tomlkit.aot())
     loaded = expectations.load(backend)
@@ -65,6 +91,6 @@ def _updated(old: str, backend: str, rows: list[Row]) -> str:
     return tomlkit.dumps(document)
 
 
-def diff(place: Path, old: str, new: str) -> str:
-    name = str(place.relative_to(ROOT))
+def diff(path: Path, old: str, new: str) -> str:
+    name = str(path.relative_to(ROOT))
     return "".join(difflib.unified_diff(old.splitlines(True), new.splitlines(True), name, name))

@@ -1,22 +1,40 @@
 """``conform backends``: each backend on this box, how deep it goes, and what it lacks to go deeper."""
 
+import argparse
+import os
 import textwrap
 
-from tabulate import tabulate
-
 from harness.core import selectors
+from harness.core.errors import UserError
 from harness.run import envs
 from harness.run.launch import EMBEDDED
 from harness.run.process import Found, Limits, Worker
+
+HELP = "say for each backend whether it is here, version, device, how deep it goes, what it lacks"
+EXAMPLE = "conform backends"
 
 DEPTHS = {"parse": "parsed", "build": "built", "load": "built", "run": "ran"}
 """A backend's deepest stage, as a cell shows it."""
 WIDTH = 80
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend-python", help="interpreter that has the runtimes (default: this one)")
+
+
+def run(options: argparse.Namespace) -> int:
+    python = options.backend_python
+    if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
+        raise UserError(f"--backend-python {python}: no such interpreter; give the path of a python")
+    print(page(python))
+    return 0
+
+
 def page(python: str | None) -> str:
     """A table of every backend, then what keeps each from running, with the line that helps. ``python``: the interpreter to
     look in; without one this one, and the newest of its own environments for what is not in this one."""
+    from tabulate import tabulate
+
     table, notes = [], []
     for name in selectors.names():
         found = _ask(name, python)

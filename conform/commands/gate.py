@@ -1,0 +1,50 @@
+"""``conform gate``: results held against a release policy."""
+
+import argparse
+import os
+from pathlib import Path
+
+from harness.core.errors import UserError
+
+HELP = "hold results against a release policy; exit 1 with a line for each reason"
+EXAMPLE = "conform gate results@newest --policy nightly --junit gate.xml --good"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", help="results folder or rows file; a night of them: DIR@2026-11-30, DIR@newest")
+    parser.add_argument("--policy", required=True, help="TOML file, or a ready one: new-opset, new-runtime, nightly")
+    parser.add_argument("--baseline", help="results that costs and missing cells are measured by; as RESULTS")
+    parser.add_argument("--bundle", type=Path, help="bundle of the rows (default: the embedded one)")
+    parser.add_argument("--junit", type=Path, help="JUnit XML to write: a test for each required cell")
+    parser.add_argument("--summary", type=Path, help="Markdown to write (default: added to $GITHUB_STEP_SUMMARY)")
+    parser.add_argument("--good", action="store_true", help="on a pass, name this night DIR@last-good")
+
+
+def run(options: argparse.Namespace) -> int:
+    from harness.run.launch import EMBEDDED
+    from reports import gate, ruling
+    from reports.policy import find, load
+
+    bundle = options.bundle or EMBEDDED
+    policy = load(find(options.policy))
+    if policy.cost and not options.baseline:
+        raise UserError(
+            f"policy {policy.name} has budgets of cost; give what they are measured by with --baseline RESULTS"
+        )
+    if options.good and Path(options.results).is_file():
+        raise UserError(
+            f"{options.results}: is one run of a night; give the folder, or DIR@NIGHT, to name a good night"
+        )
+    results = gate.read(options.results, bundle)
+    found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
+    print("\n".join(ruling.lines(found)))
+    if options.junit:
+        options.junit.write_text(ruling.junit(found), encoding="utf-8")
+    if options.summary:
+        options.summary.write_text(ruling.summary(found), encoding="utf-8")
+    elif os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
+            stream.write(ruling.summary(found))
+    if found.passed and options.good:
+        print(f"last good night: {results.night} ({gate.mark_good(results)})")
+    return int(not found.passed)
