@@ -26,8 +26,9 @@ from harness.core.bundle import Bundle  # noqa: E402 - the checkout's own packag
 from harness.core.rowfiles import read_all  # noqa: E402
 from harness.core.rows import newest, seen_status  # noqa: E402
 from harness.core.selectors import parse  # noqa: E402
+from harness.core.verdict import FORCED as CHECKS
 from harness.judge import bounds  # noqa: E402
-from harness.replay.trace import CHECKS, Golden  # noqa: E402
+from harness.judge.golden import Golden  # noqa: E402
 from harness.run.process import Limits, Worker  # noqa: E402
 from tests.helpers import judge  # noqa: E402
 from tests.mutant import Mutant  # noqa: E402

@@ -122,7 +122,7 @@ def comparison(bundle: Path) -> None:
     import numpy as np
 
     from harness.core.bundle import Bundle
-    from harness.replay.trace import Golden
+    from harness.judge.golden import Golden
 
     opened = Bundle(str(bundle), verify=False)
     golden = Golden(opened, "fp32")

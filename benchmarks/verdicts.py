@@ -22,10 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from backends.contract import Backend, StageError  # noqa: E402 - the checkout's own packages, also uninstalled
-from harness.core.roles import kv_of  # noqa: E402
+from harness.core.roles import LOGITS, is_own  # noqa: E402
 from harness.core.rows import Row  # noqa: E402
-from harness.replay.decoder import AdapterError, ContractError, Decoder, Stopped  # noqa: E402
-from harness.replay.trace import Golden  # noqa: E402
+from harness.judge.golden import Golden  # noqa: E402
+from harness.replay.decoder import AdapterError, CannotGoOn, ContractError, Decoder  # noqa: E402
+from harness.replay.job import Programs  # noqa: E402
+from harness.replay.loops import force  # noqa: E402
 from tests import test_saboteurs as suite  # noqa: E402
 from tests.helpers import golden as embedded  # noqa: E402
 from tests.helpers import judge  # noqa: E402
@@ -97,7 +99,7 @@ def others(
                     verdicts[gate] = "caught"
             if verdicts["Polygraphy"] == "missed" and not polygraphy(given, expected):
                 verdicts["Polygraphy"] = "caught"
-    except (Stopped, StageError, AdapterError, ContractError, IndexError, ValueError):
+    except (CannotGoOn, StageError, AdapterError, ContractError, IndexError, ValueError):
         verdicts = dict.fromkeys(verdicts, "caught")
     text = rows.get("text")
     if text is not None and text.value is not None and text.floor is not None:
@@ -108,28 +110,24 @@ def others(
 def pairs(backend: Backend, layout: str, opset: int, golden: Golden) -> Iterator[Pair]:
     """Outputs of each step of the first traced batch beside PyTorch's: logits and the whole own cache."""
     graph = next(graph for graph in golden.bundle.graphs if graph.id == f"torchscript/{layout}/fp32/op{opset}")
-    decoder = Decoder(
-        {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}, graph, golden.bundle.dims
-    )
+    programs = Programs({part.name: backend.compile(part, {"threads": 1}) for part in graph.parts})
     batch = golden.batches[0]
-    decoder.encode(batch.ids, batch.mask)
-    fed = np.full(len(batch.rows), golden.bundle.decode.start, np.int64)
     assert batch.trace is not None
     starts = batch.trace.starts()
-    for step in range(batch.tokens.shape[1]):
-        outputs = decoder.step(fed)
-        active = batch.trace.active(step)
-        at = slice(int(starts[step]), int(starts[step]) + active)
-        given, expected = {}, {}
-        for name, array in outputs.items():
-            kind = kv_of(name)
-            if name == "logits":
-                given[name], expected[name] = array[:active, -1], golden.tensors[name][0][at]
-            elif kind and not kind.cross and name in golden.tensors:
-                given[name], expected[name] = array[:active, :, step], golden.tensors[name][0][at]
-        whole = {name: np.ascontiguousarray(array) for name, array in given.items()}
-        yield whole, {name: np.ascontiguousarray(array, np.float32) for name, array in expected.items()}
-        fed = batch.tokens[:, step].copy()
+    with programs:
+        for step, ran in force(Decoder(programs, graph, golden.bundle.dims), batch, golden.bundle.decode.start):
+            if step < 0:
+                continue
+            active = batch.trace.active(step)
+            at = slice(int(starts[step]), int(starts[step]) + active)
+            outputs, expected = {}, {}
+            for role, array in ran.outputs.items():
+                if role == LOGITS or is_own(role):
+                    outputs[role] = np.ascontiguousarray(
+                        array[:active, -1] if role == LOGITS else array[:active, :, step]
+                    )
+                    expected[role] = np.ascontiguousarray(golden.tensors[role].golden[at], np.float32)
+            yield outputs, expected
 
 
 def close(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> bool:

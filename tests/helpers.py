@@ -11,10 +11,10 @@ import onnx
 
 from backends.contract import Backend, Part, Port
 from harness.core.bundle import Bundle
-from harness.core.rows import Row
+from harness.core.rows import Answer, Row
+from harness.core.verdict import NUMERIC
+from harness.judge.golden import Golden
 from harness.replay import worker
-from harness.replay.cell import NUMERIC
-from harness.replay.trace import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
 EMBEDDED = ROOT / "corpora" / "tiny-marian-en-zh.bundle"
@@ -36,14 +36,17 @@ def judge(
     series: str = "",
     options: dict | None = None,
 ) -> dict[str, Row]:
-    """The rows of one cell, by check, from a replay in this process: what a worker would answer. ``series``: the path
-    that sidecar files start with."""
+    """The rows of one cell, by check, from a replay in this process: what a worker would say, failures explained.
+    ``series``: the path that sidecar files start with."""
     of = of or golden()
-    rows: list[Row] = []
+    answers: list[Answer] = []
     graph = f"torchscript/{layout}/fp32/op{opset}"
     request = {"graph": graph, "checks": list(checks), "series": series, "options": options or {"threads": 1}}
-    worker.answer(backend, backend.probe(), of, request, rows.append, lambda: None)
-    return {row.check: row for row in rows}
+    probe = backend.probe()
+    job = worker.job_of(of, request, lambda: None, "test")
+    answered = worker.answer_cell(backend, probe, job, answers.append)
+    worker.explain_failures(backend, probe, job, answered, answers.append)
+    return {answer.check: Row(**vars(answer), precision=probe.precision) for answer in answers}
 
 
 def fixed(part: Part, folder: Path, **sizes: int) -> Part:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.core.rows import Row
-from harness.replay.cell import NUMERIC
+from harness.core.verdict import NUMERIC
 from tests import helpers
 from tests.saboteurs.blind import BLIND, Blind, Saboteur
 

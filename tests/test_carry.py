@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.replay.cell import NUMERIC
+from harness.core.verdict import NUMERIC
 from tests import helpers
 
 RUNTIME = "1.10.0"

@@ -13,7 +13,7 @@ from backends import contract
 from harness.core.bundle import Bundle
 from harness.core.rows import Row
 from harness.judge import bounds
-from harness.replay.trace import Golden
+from harness.judge.golden import Golden
 from harness.run.text import Scorer, complete
 from tests import helpers
 from tests.mutant import Feeds, Mutant

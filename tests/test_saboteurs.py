@@ -12,8 +12,8 @@ from backends import ort
 from backends.contract import Absent, Backend
 from harness.core.bundle import Bundle
 from harness.core.rows import Row
-from harness.replay.cell import NUMERIC
-from harness.replay.trace import Golden
+from harness.core.verdict import NUMERIC
+from harness.judge.golden import Golden
 from harness.run import preflight
 from harness.run.text import Scorer, complete
 from tests import helpers

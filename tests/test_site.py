@@ -17,8 +17,8 @@ import pytest
 from backends import ort
 from conform import cli
 from harness.core import verdict
+from harness.core.identity import identity_in
 from harness.core.rows import Row, seen_status, to_json
-from harness.replay.cell import identify
 from reports import compaction, nights, plots, site
 from reports.store import STAMP
 from tests import helpers
@@ -50,7 +50,7 @@ def judged(results: Path, backend: Any, name: str) -> list[Row]:
     bundle = helpers.golden().bundle
     graph = next(graph for graph in bundle.graphs if (graph.layout, graph.opset) == ("unified", 17))
     for one in rows.values():
-        identify(one, bundle, graph, "ort", backend.probe())
+        vars(one).update(vars(identity_in(bundle, graph, "ort", backend.probe())))
         one.series = one.series and Path(one.series).name
     return list(rows.values())
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.core import selectors, verdict
 from harness.core.rows import Row
-from harness.replay.cell import NUMERIC
+from harness.core.verdict import NUMERIC
 from harness.run.process import Limits, Worker
 from tests import helpers
 

@@ -16,7 +16,9 @@ def cell_of(graph: Graph, backend: str, probe: Probe) -> Cell:
 
 def identity_of(cell: Cell, execution: str, bundle: str) -> Identity:
     """The identity of a cell's rows. ``bundle``: its short name, empty for cells of no bundle."""
-    return Identity(runtime=runtime_of(cell.backend), execution=execution, bundle=bundle, cell=str(cell), **cell._asdict())
+    return Identity(
+        runtime=runtime_of(cell.backend), execution=execution, bundle=bundle, cell=str(cell), **cell._asdict()
+    )
 
 
 def identity_in(bundle: Bundle, graph: Graph, backend: str, probe: Probe) -> Identity:

@@ -17,8 +17,8 @@ from harness.core.bundle import Bundle
 from harness.core.errors import UserError
 from harness.core.files import write_whole
 from harness.core.graph import Graph
-from harness.core.verdict import FORCED
 from harness.core.rows import Answer, answer_from, to_json
+from harness.core.verdict import FORCED
 
 FORMAT, SCHEMA, NOTE = "seq2seq-conformance-observations", 1, "observations.json"
 EXTRAS = ("first", "last", "next", "whole")
@@ -144,7 +144,9 @@ class Kept:
             with open(os.path.join(folder, NOTE), encoding="utf-8") as stream:
                 self.note: Dict[str, Any] = json.load(stream)
         except FileNotFoundError:
-            raise self._error(f"no {NOTE}: the replay was not finished", "replay it again with --keep-outputs") from None
+            raise self._error(
+                f"no {NOTE}: the replay was not finished", "replay it again with --keep-outputs"
+            ) from None
         except (OSError, ValueError) as error:
             raise self._error(f"{NOTE} is damaged ({error})") from error
         if not isinstance(self.note, dict) or self.note.get("format") != FORMAT:
@@ -154,7 +156,11 @@ class Kept:
             raise self._error(message, "update the checkout")
         try:
             self.probe = Probe(*(str(self.note[name]) for name in ("version", "device", "precision", "execution")))
-            self.backend, self.graph, self.checks = str(self.note["backend"]), str(self.note["graph"]), list(self.note["checks"])
+            self.backend, self.graph, self.checks = (
+                str(self.note["backend"]),
+                str(self.note["graph"]),
+                list(self.note["checks"]),
+            )
             self.bundle, self.bundle_name = str(self.note["bundle"]), str(self.note["bundle_name"])
             self.answers = [answer_from(dict(values)) for values in self.note.get("answers", ())]
             self.bytes = sum(self._check_file(name, size) for name, size in self.note["files"].items())
@@ -302,9 +308,7 @@ class _BatchReader:
     def _outputs(self, step: str, prefix: str) -> Dict[str, seen.Output]:
         if step not in self._names:
             raise KeyError(f"nothing of step {step or '(encoder)'}")
-        return {
-            roles.HIDDEN if name == "encoder" else name: self._output(prefix + name) for name in self._names[step]
-        }
+        return {roles.HIDDEN if name == "encoder" else name: self._output(prefix + name) for name in self._names[step]}
 
     def _output(self, name: str) -> seen.Output:
         if name in self.odd:

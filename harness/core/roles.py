@@ -78,9 +78,3 @@ def optimum_role(part: str, name: str) -> str:
     if name == "input_ids":
         return SOURCE_IDS if part.startswith("encoder") else TOKENS
     return _NAMES.get(name, "")
-
-
-@lru_cache(maxsize=None)
-def kv_of(name: str) -> Optional[Cache]:
-    """The cache tensor that Optimum's port name stands for."""
-    return cache_of(optimum_role("", name))

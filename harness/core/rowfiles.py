@@ -8,6 +8,7 @@ import os
 import re
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -51,11 +52,13 @@ class Writer:
             json.dump({**self.note, "finished": finished}, stream, ensure_ascii=False, indent=1)
         os.replace(draft, os.path.join(self.series, "run.json"))
 
-    def write(self, row: Row) -> None:
-        row.run, row.box = self.run, self.box
-        row.time = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    def write(self, row: Row) -> Row:
+        """Append a row; returns it as it was written, with run, box and time."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        row = replace(row, run=self.run, box=self.box, time=now)
         self._stream.write(to_json(row) + "\n")
         self._stream.flush()
+        return row
 
     def close(self, finished: bool = True) -> None:
         self._note(finished)

@@ -12,7 +12,7 @@ from harness.golden.marian import Marian
 from harness.golden.parts import STATIC, Sizes, parts
 from harness.golden.progress import Bars
 from harness.golden.traces import Golden
-from harness.replay.free import SLACK
+from harness.replay.loops import SLACK
 
 STATIC_ROWS, STATIC_SHARE, STATIC_GRID = 2, 0.75, 16
 """A static graph has so many rows more than the longest forced batch, so that some are always idle; its smaller bucket

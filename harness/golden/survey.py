@@ -14,7 +14,7 @@ from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.errors import UserError
 from harness.core.rowfiles import Writer
-from harness.core.rows import Row
+from harness.core.rows import Answer, Row
 from harness.core.selectors import ROOT, parse
 from harness.golden import exporters as export_worker
 from harness.golden.exporters import OPSETS, VARIANTS
@@ -59,7 +59,8 @@ def survey(
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"{'exporters':<12}", disable=not progress) as bar:
 
-                def keep(cell: Cell, row: Row) -> None:
+                def keep(cell: Cell, answer: Answer) -> None:
+                    row = Row(**vars(answer))
                     writer.write(_named(row, cell, bundle, again))
                     rows.append(row)
                     bar.update()
@@ -90,7 +91,7 @@ class _Worker(Worker):
 
 
 def _ask(
-    groups: Sequence[Sequence[Cell]], bundle: str, model: str, limits: Limits, keep: Callable[[Cell, Row], None]
+    groups: Sequence[Sequence[Cell]], bundle: str, model: str, limits: Limits, keep: Callable[[Cell, Answer], None]
 ) -> None:
     """Have every cell answered, a group by one worker; ``keep`` is called in this thread, as answers come."""
     workers = [_Worker(bundle, model, limits) for _ in range(min(os.cpu_count() or 1, 4, len(groups)))]
@@ -98,7 +99,7 @@ def _ask(
     for worker in workers:
         idle.put(worker)
 
-    def answer(group: Sequence[Cell]) -> list[tuple[Cell, Row]]:
+    def answer(group: Sequence[Cell]) -> list[tuple[Cell, Answer]]:
         worker = idle.get()
         try:
             return [(cell, row) for cell in group for row in worker.replay(str(cell), ["export"], "", {})]

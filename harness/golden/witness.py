@@ -18,14 +18,16 @@ from typing import Any
 import numpy as np
 
 from backends import reference
-from backends.contract import Part, StageError, first_line
+from backends.contract import StageError, first_line
 from harness.core import roles
 from harness.core.batch import Batch
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
 from harness.core.files import write_whole
 from harness.core.graph import Graph
-from harness.replay.decoder import ContractError, Decoder, Stopped
+from harness.replay.decoder import CannotGoOn, ContractError, Decoder
+from harness.replay.job import Programs
+from harness.replay.loops import force
 
 OUTPUTS = ("encoder", "cross", "self", "logits")
 """In the order in which a fault spreads: the first that is off names its source."""
@@ -42,36 +44,30 @@ def collect(bundle: Bundle, graph: Graph) -> dict[str, np.ndarray]:
     traces = {name: np.full(bundle.array(f"trace_{name}").shape, np.nan, np.float32) for name in OUTPUTS}
     backend = reference.Backend()
     try:
-        programs = {part.name: backend.compile(part, {"threads": 1}) for part in graph.parts}
-        decoder = Decoder(programs, graph, bundle.dims)
-        for batch in bundle.batches("forced"):
-            _replay_batch(decoder, batch, bundle.decode.start, traces)
-    except (StageError, Stopped, ContractError, ValueError, IndexError) as error:
+        programs = Programs({part.name: backend.compile(part, {"threads": 1}) for part in graph.parts})
+        with programs:
+            decoder = Decoder(programs, graph, bundle.dims)
+            for batch in bundle.batches("forced"):
+                _replay_batch(decoder, batch, bundle.decode.start, traces)
+    except (StageError, CannotGoOn, ContractError, KeyError, ValueError, IndexError) as error:
         raise UserError(f"witness of {graph.id}: {first_line(error)}; the export is wrong") from error
     return traces
 
 
 def _replay_batch(decoder: Decoder, batch: Batch, start: int, traces: dict[str, np.ndarray]) -> None:
     assert batch.trace is not None  # forced batches are the traced ones
-    encoder = decoder.encoder(batch.ids.shape[1])
-    _keep_source(batch, _by_role(encoder, decoder.encode(batch.ids, batch.mask)), traces)
     starts = batch.trace.starts()
-    for step in range(max(batch.steps)):
-        fed = batch.tokens[:, step - 1] if step else np.full(len(batch.rows), start, np.int64)
-        part = decoder.part()
-        outputs = _by_role(part, decoder.step(fed))
-        _keep_source(batch, outputs, traces)
+    for step, ran in force(decoder, batch, start):
+        _keep_source(batch, ran.outputs, traces)
+        if step < 0:
+            continue
         entries = slice(starts[step], starts[step + 1])
         active = batch.trace.active(step)
-        traces["logits"][entries] = outputs[roles.LOGITS][:active, -1]
-        for role, array in outputs.items():
+        traces["logits"][entries] = ran.outputs[roles.LOGITS][:active, -1]
+        for role, array in ran.outputs.items():
             cache = roles.cache_of(role)
             if cache and not cache.cross:
                 traces["self"][cache.layer, cache.side, entries] = array[:active, :, step]
-
-
-def _by_role(part: Part, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {port.role: outputs[port.name] for port in part.outputs}
 
 
 def _keep_source(batch: Batch, outputs: Mapping[str, np.ndarray], traces: dict[str, np.ndarray]) -> None:

@@ -61,7 +61,7 @@ def on_track(batch: Batch, decoded: Decoded) -> np.ndarray:
     same = np.cumprod(chosen == batch.tokens, axis=1).astype(bool)
     before = np.concatenate([np.ones((len(same), 1), bool), same[:, :-1]], axis=1)
     ran = np.arange(steps) < min(decoded.ids.shape[1], steps)
-    return before & ran & (np.arange(steps) < np.array(batch.steps)[:, None])
+    return np.asarray(before & ran & (np.arange(steps) < np.array(batch.steps)[:, None]))
 
 
 class FreeJudge:
@@ -122,7 +122,9 @@ class FreeJudge:
             self.wrong_choices[row] = len(wrong)
             if wrong and self.choices[row].word == "TIE":
                 first = wrong[0]
-                message = f"token {int(seen.choices[index, first])} at step {first}, PyTorch has {int(golden[0][first])}"
+                message = (
+                    f"token {int(seen.choices[index, first])} at step {first}, PyTorch has {int(golden[0][first])}"
+                )
                 self.choices[row] = tokens.Choice("DIVERGED", first, f"{message} (after a tie, back on the golden)")
 
     def _see_gaps(self, batch: Batch, gaps: np.ndarray, where: str) -> None:
@@ -134,7 +136,8 @@ class FreeJudge:
         if len(over):
             index, step = min(over.tolist(), key=lambda at: at[1])
             gap, row = float(gaps[index, step]), batch.rows[index]
-            message = f"{self.logits} at step {step}: PyTorch's best are off by {gap:.3g} {where}, source {batch.ids.shape[1]}"
+            off = f"PyTorch's best are off by {gap:.3g} {where}, source {batch.ids.shape[1]}"
+            message = f"{self.logits} at step {step}: {off}"
             miss = Miss(self.logits, "best", gap, self.limit.tail, self.limit.floor, step, row, message)
             self.misses.append(miss)
 

@@ -1,4 +1,4 @@
-"""What must not change: cache entries once written, slots not yet written, the cross cache, and memory that was given away."""
+"""What must not change: cache entries once written, slots not yet written, the cross cache, memory that was given away."""
 
 from typing import Dict, List, Mapping
 
@@ -78,7 +78,7 @@ class HistoryJudge:
     def _check_older(self, batch: Batch, step: int, role: str, output: Output, written: np.ndarray) -> None:
         """Hold older entries against what was written, [step, active, heads, head_dim]: all where the whole cache is there,
         else the first and the last."""
-        places = range(step)
+        places = list(range(step))
         if output.whole is not None:
             older = output.whole[:, :, :step].transpose(2, 0, 1, 3)
             same = np.array_equal(written, older)
@@ -92,7 +92,7 @@ class HistoryJudge:
                 older = np.stack([places_seen[place] for place in places])  # type: ignore[misc]
         self.compared += written[:1].size * len(places)
         if not same:
-            self._name_moved(batch, step, role, older, written[list(places)], list(places))
+            self._name_moved(batch, step, role, older, written[places], places)
 
     def _name_moved(
         self, batch: Batch, step: int, role: str, older: np.ndarray, written: np.ndarray, places: List[int]
@@ -126,9 +126,8 @@ class HistoryJudge:
             return
         index, slot = (int(at[0]) for at in np.nonzero(changed))
         metric = "history"
-        message = (
-            f"{self.series[role].name} at step {step}: slot {step + 1 + slot}, which waits for a later step, has changed"
-        )
+        name = self.series[role].name
+        message = f"{name} at step {step}: slot {step + 1 + slot}, which waits for a later step, has changed"
         if np.array_equal(fill[index, :, step], output.value[index]):
             metric, message = MISPLACED, f"{message}, and slot {step} has not: the new entry is in the wrong place"
         self._miss(role, metric, np.inf, step, batch.rows[index], message)

@@ -45,12 +45,12 @@ def chosen_batch(batches: Sequence[Batch]) -> int:
 
 
 class Difference(NamedTuple):
-    """Where a way differs: largest gap, step and index in the batch where that begins."""
+    """Where a way differs: largest gap, step and row of the batch where that begins."""
 
     way: str
     gap: float
     step: int
-    index: int
+    row: int
 
 
 class InvarianceJudge:
@@ -121,7 +121,12 @@ class InvarianceJudge:
         """One answer; the first way that differs is named, with the step and the sentence."""
         detail = {"ways": self._ways, "of the model itself": self.allowed}
         value = max((stats["gap"] for stats in self._ways.values()), default=0.0)
-        common: Dict[str, Any] = {"metric": "largest gap", "bound": self.limit, "compared": self.compared, "detail": detail}
+        common: Dict[str, Any] = {
+            "metric": "largest gap",
+            "bound": self.limit,
+            "compared": self.compared,
+            "detail": detail,
+        }
         if self.stopped:
             message = f"a replay stopped: {self.stopped}"
             return Answer("invariance", "FAIL", value=value, message=message, **common)
@@ -139,7 +144,7 @@ class InvarianceJudge:
             status,
             value=first.gap,
             step=first.step,
-            sentence=self.golden.bundle.rows[self.batch.rows[first.index]].id,
+            sentence=self.golden.bundle.rows[self.batch.rows[first.row]].id,
             tensor=self.logits,
             kind=first.way,
             message=message,

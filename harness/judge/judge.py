@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 import numpy as np
 
 from backends.contract import Probe
-from harness.core import roles
 from harness.core import observations as seen
+from harness.core import roles
 from harness.core.batch import split_rows
 from harness.core.graph import Graph
 from harness.core.rows import Answer
@@ -30,15 +30,16 @@ FREE = frozenset({"logits", "tokens"})
 class Judge:
     """The judge of one cell. ``see`` takes each observation once and gives the answers that it completes."""
 
-    def __init__(self, golden: Golden, graph: Graph, probe: Probe, checks: Sequence[str], save: Optional[Save] = None) -> None:
-        self.golden, self.probe = golden, probe
+    def __init__(
+        self, golden: Golden, graph: Graph, probe: Probe, checks: Sequence[str], save: Optional[Save] = None
+    ) -> None:
+        self.golden, self.graph, self.probe = golden, graph, probe
         self.checks = [check for check in NUMERIC if check in checks]
         self.save: Save = save or (lambda kind, arrays: "")
         logits = graph.output_name(roles.LOGITS)
         self.forced = self.thorough = TraceJudge(golden, graph)
         self.free = FreeJudge(golden, split_rows(golden.free, graph.rows), logits)
         self.invariance = InvarianceJudge(golden, self.forced.series[roles.LOGITS], logits)
-        self._new_thorough = lambda: TraceJudge(golden, graph)
         self._placed: List[seen.Placed] = []
         self._series = ""
 
@@ -83,7 +84,7 @@ class Judge:
             self.forced.see(observation)
         else:
             if self.thorough is self.forced:
-                self.thorough = self._new_thorough()
+                self.thorough = TraceJudge(self.golden, self.graph)
             self.thorough.see(observation)
 
     def _conclude(self, phase: str) -> Iterator[Answer]:

@@ -43,7 +43,9 @@ def of(series: Mapping[str, Series]) -> Pattern:
 def _of_steps(first_layer: List[np.ndarray], logits: np.ndarray) -> Pattern:
     """From the steps at which K and V of layer 0, and the logits, are wrong."""
     if all(steps.size and not steps.any() for steps in first_layer) and 0 in logits:
-        return _named("only the first step writes wrong K and V in layer 0", "the decoder was started with another token")
+        return _named(
+            "only the first step writes wrong K and V in layer 0", "the decoder was started with another token"
+        )
     if all(steps.size and steps.min() == 1 for steps in first_layer) and logits.size and logits.min() == 1:
         mistake = "position frozen, tokens fed late, or an embedding off (the start token's is zero)"
         return _named("layer 0 writes wrong K and V from step 1 on, step 0 is right", mistake)

@@ -1,6 +1,6 @@
 """The check ``placement``: the device and precision that the cell's name says did the work, in the runtime's own words."""
 
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, List, Sequence
 
 from backends.contract import Probe
 from harness.core.observations import Placed
@@ -10,7 +10,7 @@ from harness.core.rows import Answer
 def judge_placement(probe: Probe, placed: Sequence[Placed]) -> Answer:
     """``placed``: one of each part. UNVERIFIED where a part gives no proof, FAIL where something else did the work."""
     detail: Dict[str, Any] = {}
-    elsewhere = []
+    elsewhere: List[Placed] = []
     for part in placed:
         if not part.device:
             message = f"{part.part}: the runtime gives no proof of what did the work"

@@ -39,7 +39,14 @@ class ShapeJudge:
                 self._look(batch, step, port.name, seen.outputs, role, port.dtype, shape)
 
     def _look(
-        self, batch: Batch, step: Optional[int], name: str, outputs: Outputs, role: str, dtype: str, shape: tuple
+        self,
+        batch: Batch,
+        step: Optional[int],
+        name: str,
+        outputs: Outputs,
+        role: str,
+        dtype: str,
+        shape: "tuple[int, ...]",
     ) -> None:
         output = outputs[role]
         problem = shape_problem(name, output.dtype, output.shape, dtype, shape)

@@ -1,6 +1,6 @@
 """The judge of forced replays: encoder, logits, kv_shape and kv_values. It sees each observation once, as it comes."""
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 
@@ -151,4 +151,3 @@ def _nearest(tensors: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
     name, stats = max(tensors.items(), key=lambda item: (item[1]["tail"] or 0) / item[1]["tail_bound"])
     bound, floor = stats["tail_bound"], stats["floor"]
     return {"tensor": name, "metric": "tail", "value": stats["tail"], "bound": bound, "floor": floor}
-

@@ -1,4 +1,4 @@
-"""Replay one cell: compile, force the traced rows, decode all rows freely, run in other ways, measure. Answers as they come."""
+"""Replay one cell: compile, force the traced rows, decode all rows freely, run in other ways, measure."""
 
 import time
 from dataclasses import replace

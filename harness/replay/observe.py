@@ -9,7 +9,18 @@ from harness.core import roles
 from harness.core.batch import Batch
 from harness.core.graph import slots_of
 from harness.core.observations import (
-    FORCED, FREE, THOROUGH, Aligned, Decoded, Encoded, Finished, Observation, Output, Stepped, Stopped, is_sampled,
+    FORCED,
+    FREE,
+    THOROUGH,
+    Aligned,
+    Decoded,
+    Encoded,
+    Finished,
+    Observation,
+    Output,
+    Stepped,
+    Stopped,
+    is_sampled,
 )
 from harness.judge.compare import dtype_name
 from harness.judge.free import Best
@@ -39,7 +50,11 @@ def observe_forced(job: Job, programs: Mapping[str, Program], thorough: bool = F
                 job.spent(ran.seconds)
                 if step % RELEASE == 0:
                     job.bundle.release()
-                yield watch.encoded(ran.part, ran.outputs, decoder) if step < 0 else watch.stepped(step, ran.part, ran.outputs)
+                yield (
+                    watch.encoded(ran.part, ran.outputs, decoder)
+                    if step < 0
+                    else watch.stepped(step, ran.part, ran.outputs)
+                )
                 step += 1
         except CannotGoOn as stop:
             yield Stopped(phase, number, step, "contract", str(stop))
@@ -97,9 +112,9 @@ class _Watch:
         whole = bool(slots and not step) or is_sampled(step, active, self.trace.active(step + 1))
         if whole or (self.phase == THOROUGH and step > 0):
             return Output(dtype_name(array.dtype), array.shape, value, whole=cache)
-        older = (cache[:, :, 0], cache[:, :, step - 1]) if step else (None, None)
+        first, last = (cache[:, :, 0], cache[:, :, step - 1]) if step else (None, None)
         coming = cache[:, :, step + 1] if slots > step + 1 else None
-        return Output(dtype_name(array.dtype), array.shape, value, *older, coming)
+        return Output(dtype_name(array.dtype), array.shape, value, first, last, coming)
 
     def _oriented(self, part: Part, role: str, array: np.ndarray, length: int) -> np.ndarray:
         """A cache as [rows, heads, length, head_dim], also where the runtime has put the length before the heads."""

@@ -58,9 +58,7 @@ def _way(
         yield WayStep(name, rows, step, logits)
 
 
-def _scores(
-    job: Job, programs: Mapping[str, Program], batch: Batch, turn: int = 0
-) -> Iterator[Tuple[int, np.ndarray]]:
+def _scores(job: Job, programs: Mapping[str, Program], batch: Batch, turn: int = 0) -> Iterator[Tuple[int, np.ndarray]]:
     decoder = Decoder(programs, job.graph, job.bundle.dims, turn)
     return force_scores(decoder, batch, job.bundle.decode.start, job.beat)
 

@@ -73,7 +73,9 @@ def serve(path: str, selector: selectors.Selector) -> int:
             job = job_of(golden, request, _beat(wire), selector.name)
             if "explain" in request:
                 failed = [answer_from(values) for values in request["explain"]]
-                for answer in explain(backend, probe, job, failed, request["tried"], lambda knob: _send(wire, trying=knob)):
+                for answer in explain(
+                    backend, probe, job, failed, request["tried"], lambda knob: _send(wire, trying=knob)
+                ):
                     emit(answer)
             else:
                 answer_cell(backend, probe, job, emit)
@@ -117,7 +119,7 @@ def answer_cell(backend: Backend, probe: Probe, job: Job, emit: Emit) -> List[An
 
 
 def explain_failures(backend: Backend, probe: Probe, job: Job, answers: List[Answer], emit: Emit) -> None:
-    """What failed once more, with its culprit, in this very process. A knob that kills it leaves the verdicts as they are."""
+    """Emit what failed once more, with its culprit, from this very process. The verdicts are out already."""
     failed = [answer for answer in answers if answer.status == "FAIL"]
     if not failed:
         return

@@ -15,10 +15,11 @@ from harness.core import selectors, verdict
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
 from harness.core.graph import Graph
+from harness.core.identity import cell_of as name_cell
+from harness.core.identity import identity_in
 from harness.core.rowfiles import Writer, read
 from harness.core.rows import Row, named, seen_status
-from harness.replay.cell import NUMERIC, identify, name_cell
-from harness.replay.trace import CHECKS as FORCED
+from harness.core.verdict import FORCED, NUMERIC
 from harness.replay.worker import surroundings
 from harness.run import envs, expectations, preflight, reuse
 from harness.run.launch import EMBEDDED, Launch, cores, shares
@@ -269,7 +270,7 @@ class Campaign:
         alone = not self.options.shared
         failed: dict[str, Row] = {}
         for row in target.worker.replay(graph.id, checks, series, {}, alone) if checks else ():
-            row = self._name(row, target, graph)
+            row = self._name(Row(**vars(row)), target, graph)
             if verdict.STATUSES[row.status].outcome == "fail" and row.status not in ("XPASS", "UNVERIFIED"):
                 failed[row.check] = row
                 self._write(row)
@@ -277,7 +278,7 @@ class Campaign:
                 yield self._keep(row, target)
         if failed and not self._stopping:
             for row in target.worker.replay(graph.id, list(failed), series + ".2", {}, alone):
-                row = self._name(row, target, graph)
+                row = self._name(Row(**vars(row)), target, graph)
                 row.attempt = 2
                 first = failed[row.check]
                 if row.status != first.status:
@@ -301,7 +302,7 @@ class Campaign:
         row.bundle = self.bundle.short
         row.command = f"pytest --backend={target.selector.text}"
         if graph is not None and target.probe is not None:
-            identify(row, self.bundle, graph, target.selector.name, target.probe)
+            vars(row).update(vars(identity_in(self.bundle, graph, target.selector.name, target.probe)))
             row.command = self._command(target, graph, row.check)
             expectations.apply(row, target.expected)
         return row
@@ -444,4 +445,4 @@ def not_here(selector: selectors.Selector, found: Found) -> Row:
     if found.absent:
         return Row("probe", "ABSENT", "probe", message=_why(found.absent), version=selector.version or "")
     assert found.failure is not None
-    return found.failure
+    return Row(**vars(found.failure))

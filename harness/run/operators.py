@@ -162,7 +162,7 @@ class Columns:
         if test.lacks:
             words = f"numpy has no {' and no '.join(test.lacks)}, and the backend contract carries numpy arrays"
             return Row("operator", "UNSUPPORTED", "parse", "dtype", message=words)
-        return worker.run_test(self.tests.stamped(test, opset, folder))
+        return Row(**vars(worker.run_test(self.tests.stamped(test, opset, folder))))
 
     def _command(self, backend: str, operator: str = "") -> str:
         named = operator or ",".join(self.wish.operators)

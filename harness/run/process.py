@@ -41,7 +41,7 @@ class Found:
 
     probe: Probe | None = None
     absent: dict[str, str] | None = None
-    failure: Row | None = None
+    failure: Answer | None = None
     depth: str = "run"
     missing: dict[str, str] | None = None
     surroundings: str = ""
@@ -154,7 +154,7 @@ class Worker:
         graph: str,
         checks: Sequence[str],
         series: str,
-        options: Dict[str, Any],
+        options: dict[str, Any],
         alone: bool = True,
         keep: str = "",
     ) -> Iterator[Answer]:
@@ -170,14 +170,14 @@ class Worker:
         }
         return self.ask(request, checks)
 
-    def explain(self, graph: str, answers: Sequence[Answer], options: Dict[str, Any]) -> Iterator[Answer]:
+    def explain(self, graph: str, answers: Sequence[Answer], options: dict[str, Any]) -> Iterator[Answer]:
         """The failed answers of one cell again, with blame, knob and evidence.
 
         A knob that kills or hangs the worker is noted with how, and the others are tried in a new one. Whatever goes wrong,
         the verdicts stay as they were. The next question finds a fresh worker: a knob may have left anything behind.
         """
-        amended: Dict[str, Answer] = {answer.check: answer for answer in answers}
-        tried: Dict[str, str] = {}
+        amended: dict[str, Answer] = {answer.check: answer for answer in answers}
+        tried: dict[str, str] = {}
         finished = False
         while not finished:
             request = {
@@ -206,19 +206,19 @@ class Worker:
                 self.stop()
         yield from amended.values()
 
-    def _shared(self, options: Dict[str, Any]) -> Dict[str, Any]:
+    def _shared(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options that tell a runtime of its share of the processors: some do not look at what they may use."""
         return {"threads": len(self.share), **options} if self.share else options
 
-    def run_test(self, test: Dict[str, str]) -> Answer:
+    def run_test(self, test: dict[str, str]) -> Answer:
         """The answer to one ONNX node test; ``test`` is what ``node.run_test`` takes."""
         (answer,) = self.ask({"test": test}, ["operator"])
         return answer
 
-    def ask(self, request: Dict[str, Any], checks: Sequence[str]) -> Iterator[Answer]:
+    def ask(self, request: dict[str, Any], checks: Sequence[str]) -> Iterator[Answer]:
         """The answers to a request. When the worker dies, the checks not yet answered say how; the next call starts a new
         one."""
-        left: List[str] = list(checks)
+        left: list[str] = list(checks)
         try:
             for message in self._exchange(request):
                 if "answer" in message:
@@ -229,7 +229,7 @@ class Worker:
             for check in left:
                 yield Answer(check, died.status, "run", died.kind, message=died.message, detail={"said": died.log})
 
-    def _exchange(self, request: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+    def _exchange(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Send a request; gives each message that comes until it is done. Raises Died; the worker is stopped then."""
         finished = False
         try:
@@ -267,9 +267,9 @@ class Worker:
             if newline:
                 self._buffer = rest
                 try:
-                    said: dict[str, Any] = json.loads(line)
-                    if "row" in message:
-                        message["row"] = from_dict(message["row"])
+                    message: dict[str, Any] = json.loads(line)
+                    if "answer" in message:
+                        message["answer"] = answer_from(message["answer"])
                 except (ValueError, TypeError, AttributeError) as error:
                     words = f"printed {line[:80]!r} where answers are expected"
                     raise Died("CRASH", "wire", words, self._tail()) from error

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import contract, openvino, ort, reference
-from harness.core.roles import kv_of
+from harness.core.roles import is_cross
 from tests.mutant import Feeds, Mutant
 from tests.saboteurs import edits
 from tests.saboteurs.edits import edited
@@ -188,14 +188,13 @@ def re_emitted(folder: Path, manifest: Manifest) -> None:
     for part in [graph["parts"]["step"] for graph in manifest["graphs"] if "step" in graph["parts"]]:
         place = folder / part["file"]
         model = onnx.load(str(place), load_external_data=False)
-        for name, dtype, shape in part["inputs"]:
-            kind = kv_of(name)
+        for name, dtype, shape, role in part["inputs"]:
             given = name.replace("past_key_values.", "present.", 1)
-            if kind and kind.cross:
+            if is_cross(role):
                 if given not in {value.name for value in model.graph.output}:
                     model.graph.node.append(helper.make_node("Identity", [name], [given], name=f"through/{given}"))
                     model.graph.output.append(helper.make_tensor_value_info(given, TensorProto.FLOAT, shape))
-                part["outputs"].append([given, dtype, shape])
+                part["outputs"].append([given, dtype, shape, role])
         onnx.save(model, str(place))
 
 

@@ -18,7 +18,7 @@ from harness.core.bundle import Bundle
 from harness.core.manifest import MANIFEST
 from harness.golden.folder import write_manifest
 from harness.golden.witness import collect, store
-from harness.replay.trace import Golden
+from harness.judge.golden import Golden
 from harness.run.text import Scorer
 from tests.helpers import EMBEDDED
 from tests.mutant import Feeds, Mutant

@@ -11,7 +11,7 @@ import numpy as np
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
 from harness.core.manifest import MANIFEST
-from harness.replay.decoder import ContractError, Stopped, check_feeds
+from harness.replay.decoder import CannotGoOn, ContractError, check_feeds
 from harness.run.text import Scorer
 from tests.saboteurs.frame import Refusal, array_edit, brief, spoilt
 
@@ -152,7 +152,7 @@ REFUSALS: list[Refusal] = [
         "cache-given-as-fp16",
         21,
         _fed("step", _cast("past_key_values.0.decoder.key", np.float16)),
-        Stopped,
+        CannotGoOn,
         "which the runtime gave, is float16",
     ),
     Refusal("floor-nan-hides-a-fault", 0, _floored("logits", _one(np.nan)), UserError, "holds what is no gap"),
