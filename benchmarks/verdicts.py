@@ -91,11 +91,11 @@ def others(
     """Verdicts of the other gates: ``caught`` or ``missed``. Gates that compare numbers catch a replay that stops."""
     verdicts = {"allclose 1e-5": "missed", "allclose 1e-3": "missed", "Polygraphy": "missed"}
     try:
-        for given, expected in pairs(make(), layout, opset, golden):
+        for outputs, expected in pairs(make(), layout, opset, golden):
             for gate, tolerance in (("allclose 1e-5", 1e-5), ("allclose 1e-3", 1e-3)):
-                if not close(given, expected, tolerance):
+                if not close(outputs, expected, tolerance):
                     verdicts[gate] = "caught"
-            if verdicts["Polygraphy"] == "missed" and not polygraphy(given, expected):
+            if verdicts["Polygraphy"] == "missed" and not polygraphy(outputs, expected):
                 verdicts["Polygraphy"] = "caught"
     except (Stopped, StageError, AdapterError, ContractError, IndexError, ValueError):
         verdicts = dict.fromkeys(verdicts, "caught")
@@ -117,17 +117,17 @@ def pairs(backend: Backend, layout: str, opset: int, golden: Golden) -> Iterator
     assert batch.trace is not None
     starts = batch.trace.starts()
     for step in range(batch.tokens.shape[1]):
-        outputs = decoder.step(fed)
+        results = decoder.step(fed)
         active = batch.trace.active(step)
         at = slice(int(starts[step]), int(starts[step]) + active)
-        given, expected = {}, {}
-        for name, array in outputs.items():
+        outputs, expected = {}, {}
+        for name, array in results.items():
             kind = kv_of(name)
             if name == "logits":
-                given[name], expected[name] = array[:active, -1], golden.tensors[name][0][at]
+                outputs[name], expected[name] = array[:active, -1], golden.tensors[name][0][at]
             elif kind and not kind.cross and name in golden.tensors:
-                given[name], expected[name] = array[:active, :, step], golden.tensors[name][0][at]
-        whole = {name: np.ascontiguousarray(array) for name, array in given.items()}
+                outputs[name], expected[name] = array[:active, :, step], golden.tensors[name][0][at]
+        whole = {name: np.ascontiguousarray(array) for name, array in outputs.items()}
         yield whole, {name: np.ascontiguousarray(array, np.float32) for name, array in expected.items()}
         fed = batch.tokens[:, step].copy()
 
