@@ -186,10 +186,10 @@ def faulty(model: str, bundle: Bundle) -> Iterator[Point]:
         return ((values.view("<u4") + 0x8000) & 0xFFFF0000).view("<f4")
 
     def noise(size: float) -> Any:
-        def outputs(_: str, __: int, ___: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        def outputs(_: str, __: int, ___: Any, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {
                 key: value + (size * rng.standard_normal(value.shape)).astype(np.float32) if key == "logits" else value
-                for key, value in given.items()
+                for key, value in results.items()
             }
 
         return outputs

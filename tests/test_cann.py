@@ -107,7 +107,7 @@ def test_a_code_is_named(code: int, name: str) -> None:
         rows, faults = faked.replay(device, adapter, layout="split")
     assert not faults
     assert rows["encoder"].status == "FAIL"
-    assert f"acl.mdl.execute: {name}: EE9999: the fake's own words" in rows["encoder"].message
+    assert f"acl.mdl.execute: {name}: EE9999: the fake's message" in rows["encoder"].message
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -155,7 +155,7 @@ MISTAKES = [
         "datasets leak",
         'self.own(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
         "acl.mdl.create_dataset()",
-        "handles were never given back",
+        "handles were never released",
     ),
     (
         "the description leaks",
