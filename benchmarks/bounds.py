@@ -26,7 +26,7 @@ from harness.core.bundle import Bundle  # noqa: E402 - the checkout's own packag
 from harness.core.rowfiles import read_all  # noqa: E402
 from harness.core.rows import newest, seen_status  # noqa: E402
 from harness.core.selectors import parse  # noqa: E402
-from harness.core.verdict import FORCED as CHECKS
+from harness.core.verdict import FORCED as CHECKS  # noqa: E402
 from harness.judge import bounds  # noqa: E402
 from harness.judge.golden import Golden  # noqa: E402
 from harness.run.process import Limits, Worker  # noqa: E402
@@ -187,10 +187,10 @@ def faulty(model: str, bundle: Bundle) -> Iterator[Point]:
         return ((values.view("<u4") + 0x8000) & 0xFFFF0000).view("<f4")
 
     def noise(size: float) -> Any:
-        def outputs(_: str, __: int, ___: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        def outputs(_: str, __: int, ___: Any, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {
                 key: value + (size * rng.standard_normal(value.shape)).astype(np.float32) if key == "logits" else value
-                for key, value in given.items()
+                for key, value in results.items()
             }
 
         return outputs

@@ -93,11 +93,11 @@ def others(
     """Verdicts of the other gates: ``caught`` or ``missed``. Gates that compare numbers catch a replay that stops."""
     verdicts = {"allclose 1e-5": "missed", "allclose 1e-3": "missed", "Polygraphy": "missed"}
     try:
-        for given, expected in pairs(make(), layout, opset, golden):
+        for outputs, expected in pairs(make(), layout, opset, golden):
             for gate, tolerance in (("allclose 1e-5", 1e-5), ("allclose 1e-3", 1e-3)):
-                if not close(given, expected, tolerance):
+                if not close(outputs, expected, tolerance):
                     verdicts[gate] = "caught"
-            if verdicts["Polygraphy"] == "missed" and not polygraphy(given, expected):
+            if verdicts["Polygraphy"] == "missed" and not polygraphy(outputs, expected):
                 verdicts["Polygraphy"] = "caught"
     except (CannotGoOn, StageError, AdapterError, ContractError, IndexError, ValueError):
         verdicts = dict.fromkeys(verdicts, "caught")

@@ -13,7 +13,7 @@ GONE = contract.Absent("no fake board is plugged in", "plug one in")
 
 
 class Runs(staged.Staged):
-    """Builds, loads and runs. ``did`` is each stage of the adapter that was called, with the part."""
+    """Builds, loads and runs. ``did``: the stages that were called, each with its part."""
 
     device, version = "fake", "1.0-fake"
 
@@ -55,20 +55,20 @@ class _Placed(contract.Program):
         return self.inner.run(feeds)
 
     def placement(self) -> contract.Placement:
-        return contract.Placement(self.device, self.precision, "the fake says so")
+        return contract.Placement(self.device, self.precision, "reported by the fake")
 
     def close(self) -> None:
         self.inner.close()
 
 
 class Simulates(Runs):
-    """Runs on what is no device."""
+    """Runs on a simulator."""
 
     device = "simulator-fake"
 
 
 class Builds(Runs):
-    """There is nothing here to run on."""
+    """There is no device to run on."""
 
     missing = GONE
     capabilities = replace(Runs.capabilities, deepest_stage="build")
@@ -91,10 +91,10 @@ class RefusesStep(Builds):
 
 
 class Lowers(Runs):
-    """Says that it computes in float32, and does not."""
+    """Claims to compute in float32, and does not."""
 
-    def load(self, *given: Any) -> contract.Program:
-        program = super().load(*given)
+    def load(self, *arguments: Any) -> contract.Program:
+        program = super().load(*arguments)
         program.precision = "fp16"  # type: ignore[attr-defined]
         return program
 

@@ -1,4 +1,4 @@
-"""Adapters on the fakes of ``tests/fakes``: whole, or with one line of their source made wrong."""
+"""Adapters on the fakes of ``tests/fakes``: as they are, or with one line of their source replaced by a mistake."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ NAMES = ("tensorrt", "cuda", "pycuda", "acl", "fake_device", "fake_settings", "f
 USED = {"tensorrt": ("cuda", "cuda_memory", "logs", "tensorrt_engine"), "cann": ("ascend",)}
 """The helpers of an adapter, in which mistakes are planted too."""
 CHECKS = ("encoder", "kv_shape", "kv_values", "placement")
-"""Checks of the forced replay alone: every tensor of two batches, a second a cell."""
+"""Checks that need only the forced replay of two batches: about a second for a cell."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def replay(
     checks: tuple[str, ...] = CHECKS,
     fail_at: int = 0,
 ) -> tuple[dict[str, Row], list[str]]:
-    """The rows of one cell of the small bundle, and what the fake has to say of how it was used."""
+    """The rows of one cell of the small bundle, and the misuses that the fake noticed."""
     device.reset().fail_at = fail_at
     backend = module.Backend(provider)
     rows = helpers.judge(backend, layout, checks=checks, of=frame.brief())

@@ -11,7 +11,7 @@ from tests import faked
 from tests.saboteurs import frame
 
 
-def test_a_cell_passes_and_gives_everything_back() -> None:
+def test_a_cell_passes_and_releases_everything() -> None:
     checks = ("encoder", "logits", "kv_shape", "kv_values", "tokens", "placement", "cost")
     with faked.fakes() as device:
         rows, faults = faked.replay(device, adapter, layout="split", checks=checks)
@@ -33,7 +33,7 @@ def test_a_model_is_compiled_once_for_a_hundred_cache_lengths() -> None:
         backend = adapter.Backend()
         backend.probe()
         sizes = [{"batch": 2, "source": 9, "past": past} for past in (1, 2, 100, 101, 200)]
-        paths = [backend.offline(_part("step"), one) for one in sizes]
+        paths = [backend.offline(_part("step"), size) for size in sizes]
         assert paths[0] == paths[1] == paths[2] != paths[3] == paths[4]
         encoders = [backend.offline(_part("encoder"), {"batch": 2, "source": source}) for source in (9, 9, 10)]
         assert encoders[0] == encoders[1] != encoders[2]
@@ -83,7 +83,7 @@ ABSENCES = [
 
 
 @pytest.mark.parametrize("settings, path, reason", ABSENCES, ids=["acl", "atc", "device"])
-def test_what_is_missing_is_told_apart(monkeypatch: pytest.MonkeyPatch, settings: dict, path: str, reason: str) -> None:
+def test_absences_are_told_apart(monkeypatch: pytest.MonkeyPatch, settings: dict, path: str, reason: str) -> None:
     with faked.fakes(**settings):
         if path:
             monkeypatch.setenv("PATH", path)
@@ -107,12 +107,12 @@ def test_a_code_is_named(code: int, name: str) -> None:
         rows, faults = faked.replay(device, adapter, layout="split")
     assert not faults
     assert rows["encoder"].status == "FAIL"
-    assert f"acl.mdl.execute: {name}: EE9999: the fake's own words" in rows["encoder"].message
+    assert f"acl.mdl.execute: {name}: EE9999: the fake's message" in rows["encoder"].message
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_failing_copy_is_told_though_nothing_can_be_freed_any_more() -> None:
-    """A device that is lost fails every call: what failed first is the news."""
+def test_a_failing_copy_is_reported_though_nothing_can_be_freed() -> None:
+    """A lost device fails every call; the first error is the one to report."""
     codes = {"rt.memcpy 2": 507899, "rt.free_host": 507899, "rt.free": 507899}
     with faked.fakes(CODES=codes) as device:
         rows, _ = faked.replay(device, adapter, layout="split")
@@ -121,7 +121,7 @@ def test_a_failing_copy_is_told_though_nothing_can_be_freed_any_more() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_cannot_be_given_back_is_told() -> None:
+def test_a_resource_that_cannot_be_released_is_reported() -> None:
     with faked.fakes(CODES={"rt.free": 507899}) as device:
         rows, faults = faked.replay(device, adapter, layout="split")
     assert rows["encoder"].status == "FAIL"
@@ -155,7 +155,7 @@ MISTAKES = [
         "datasets leak",
         'self.own(acl.mdl.create_dataset(), "acl.mdl.destroy_dataset", acl.mdl.destroy_dataset)',
         "acl.mdl.create_dataset()",
-        "handles were never given back",
+        "handles were never released",
     ),
     (
         "the description leaks",
@@ -192,7 +192,7 @@ MISTAKES = [
         "room for",
     ),
     (
-        "the buckets' sizes are not told",
+        "the buckets' sizes are not set",
         "        if not code:  # a model",
         "        if False:  # a model",
         "set_input_dynamic_dims was not called",
@@ -228,8 +228,8 @@ MISTAKES = [
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name, right, wrong, says", MISTAKES, ids=[row[0] for row in MISTAKES])
-def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, says: str) -> None:
+@pytest.mark.parametrize("name, right, wrong, expected", MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, expected: str) -> None:
     module = faked.adapter("cann", {right: wrong})
     fail_at = 5 if "codes" in name else 0
     with faked.fakes() as device:
@@ -237,13 +237,16 @@ def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, says: st
             rows, faults = faked.replay(device, module, layout="split", fail_at=fail_at)
         except device.Misuse as misuse:  # while it is probed, outside of any cell
             rows, faults = {}, [str(misuse)]
-    said = [*faults, *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS")]
-    assert said, f"{name}: nothing was noticed"
-    assert any(says in words for words in said), said
+    messages = [
+        *faults,
+        *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS"),
+    ]
+    assert messages, f"{name}: nothing was noticed"
+    assert any(expected in message for message in messages), messages
 
 
 def _part(name: str) -> contract.Part:
-    graph = next(one for one in frame.brief().bundle.graphs if one.id == "torchscript/split/fp32/op17")
+    graph = next(graph for graph in frame.brief().bundle.graphs if graph.id == "torchscript/split/fp32/op17")
     part = graph.part(name)
     assert os.path.isfile(part.path)
     return part

@@ -43,6 +43,10 @@ def shared_in_the_configuration_alone(folder: Path) -> None:
     break_json("config.json", share_encoder_decoder_embeddings=True)(folder)
 
 
+def listed(name: str) -> Spoil:
+    return lambda folder: models.write_json(folder / name, [1])
+
+
 SHARED, LAYER = "model.shared.weight", "model.decoder.layers.0.fc1.weight"
 SPOILED = [
     ("no bias", drop_tensor("final_logits_bias"), "has no final_logits_bias"),
@@ -87,6 +91,9 @@ SPOILED = [
     ("no target.spm", gone("target.spm"), "target.spm is missing"),
     ("no vocabulary", gone("vocab.json"), "vocab.json is missing"),
     ("damaged config", scrap("config.json"), "config.json cannot be read"),
+    ("tokenizer configuration that is a list", listed("tokenizer_config.json"), "tokenizer_config.json holds no JSON"),
+    ("vocabulary that is a list", listed("vocab.json"), "vocab.json holds no JSON object"),
+    ("heads that do not divide", break_json("config.json", decoder_attention_heads=3), "the weights cannot be loaded"),
     ("damaged weights", scrap("model.safetensors"), "model.safetensors cannot be read"),
     ("damaged source.spm", scrap("source.spm"), "source.spm is no SentencePiece model"),
     ("other architecture", break_json("config.json", model_type="t5"), "model_type 't5', not 'marian'"),

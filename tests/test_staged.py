@@ -25,9 +25,9 @@ def test_a_cell_says_what_each_stage_took(engine_cache: Path) -> None:
     backend = compilers.Runs()
     rows = helpers.judge(backend, of=frame.brief())
     assert {row.status for row in rows.values()} == {"PASS"}
-    told = [row for row in rows.values() if "stages" in row.detail]
-    assert len(told) == 1, "once a cell is enough"
-    stages = told[0].detail["stages"]
+    staged_rows = [row for row in rows.values() if "stages" in row.detail]
+    assert len(staged_rows) == 1, "the stages are in one row of a cell"
+    stages = staged_rows[0].detail["stages"]
     parts = [(one.get("part", ""), one["stage"]) for one in stages]
     assert parts == [(part, stage) for part in ("encoder", "step") for stage in ("parse", "build", "load")] + [
         ("", "run")
@@ -136,8 +136,8 @@ def test_a_run_that_only_built_exits_like_one_of_an_absent_backend(tmp_path: Pat
 
 
 def test_without_pytest_it_ends_like_an_absent_backend_too(tmp_path: Path) -> None:
-    wish = ("--backend", "tests.compilers:Builds", *ONE, "--results", str(tmp_path))
-    done = helpers.run("harness.replay", str(helpers.EMBEDDED), *wish)
+    arguments = ("--backend", "tests.compilers:Builds", *ONE, "--results", str(tmp_path))
+    done = helpers.run("harness.replay", str(helpers.EMBEDDED), *arguments)
     assert done.returncode == 2
     assert done.stderr == (
         "error: tests.compilers:Builds goes no further than build: no fake board is plugged in; plug one in\n"
@@ -146,8 +146,8 @@ def test_without_pytest_it_ends_like_an_absent_backend_too(tmp_path: Path) -> No
 
 
 def test_processes_that_share_a_run_agree_that_it_only_built(tmp_path: Path) -> None:
-    wish = ("--backend=tests.compilers:Builds,ort", "--opset=17", "-k", "kv_shape", "--allow-absent", "-n", "2")
-    done = helpers.conformance(tmp_path, *wish)
+    arguments = ("--backend=tests.compilers:Builds,ort", "--opset=17", "-k", "kv_shape", "--allow-absent", "-n", "2")
+    done = helpers.conformance(tmp_path, *arguments)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("was built and not run") == 1
 
@@ -169,7 +169,7 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "found, line, note",
+    "answer, line, note",
     [
         (
             Found(
@@ -193,9 +193,9 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_backends_say_how_deep_they_go(monkeypatch: pytest.MonkeyPatch, found: Found, line: str, note: str) -> None:
+def test_backends_say_how_deep_they_go(monkeypatch: pytest.MonkeyPatch, answer: Found, line: str, note: str) -> None:
     monkeypatch.setattr(here.selectors, "names", lambda: ["toy"])
-    monkeypatch.setattr(here, "_ask", lambda name, python: found)
+    monkeypatch.setattr(here, "_ask", lambda name, python: answer)
     _, _, shown, *notes = here.page(None).splitlines()
     assert shown.split() == line.split()
     assert "\n".join(notes) == note

@@ -41,9 +41,9 @@ def test_a_whole_cell_passes() -> None:
     assert {check: row.status for check, row in rows.items()} == dict.fromkeys(checks, "PASS")
 
 
-def _built(rows: dict[str, Row]) -> list[dict[str, Any]]:
+def _builds(rows: dict[str, Row]) -> list[dict[str, Any]]:
     stages = next(row.detail["stages"] for row in rows.values() if "stages" in row.detail)
-    return [one for one in stages if one["stage"] == "build"]
+    return [record for record in stages if record["stage"] == "build"]
 
 
 @pytest.mark.parametrize("least", [0, 1])
@@ -59,15 +59,15 @@ def test_a_second_run_builds_nothing(version: str, least: int, monkeypatch: pyte
     for rows, cached in ((first, False), (second, True)):
         assert {check: row.status for check, row in rows.items()} == dict.fromkeys(faked.CHECKS, "PASS")
         assert f"built for caches of {least} to 512" in rows["placement"].detail["step"]
-        assert [one.get("cached", False) for one in _built(rows)] == [cached] * 3
-    for one, again in zip(_built(first), _built(second), strict=True):
+        assert [record.get("cached", False) for record in _builds(rows)] == [cached] * 3
+    for one, again in zip(_builds(first), _builds(second), strict=True):
         assert one["log"][-1] == "info: Engine generation completed in 0.1 seconds."
         assert Path(one["artifact"]).is_relative_to(tmp_path / "engines")
         assert (one["artifact"], one["bytes"]) == (again["artifact"], again["bytes"])
 
 
 def test_an_engine_serves_its_own_version_gpu_precision_and_options_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def place(provider: str | None = None, **options: int) -> str:
+    def artifact(provider: str | None = None, **options: int) -> str:
         backend = adapter.Backend(provider)
         backend.probe()
         backend.compile(_part("encoder"), options).close()
@@ -76,20 +76,20 @@ def test_an_engine_serves_its_own_version_gpu_precision_and_options_alone(monkey
     with faked.fakes(VERSION="8.6.1"):
         from cuda.bindings import runtime
 
-        assert place() == place(threads=1)
-        places = [place(), place("tf32"), place("fp16"), place(level=0)]
+        assert artifact() == artifact(threads=1)
+        artifacts = [artifact(), artifact("tf32"), artifact("fp16"), artifact(level=0)]
         monkeypatch.setattr(runtime, "GPUS", ["Another"])
-        places.append(place())
+        artifacts.append(artifact())
     with faked.fakes(VERSION="8.5.3"):
-        places.append(place())
-    assert len(set(places)) == 6
+        artifacts.append(artifact())
+    assert len(set(artifacts)) == 6
 
 
 def test_an_engine_that_the_runtime_does_not_take_is_a_load_error() -> None:
     with faked.fakes():
         backend = adapter.Backend()
         backend.probe()
-        backend.build = lambda *given: b"no engine"  # type: ignore[method-assign]
+        backend.build = lambda *_: b"no engine"  # type: ignore[method-assign]
         with pytest.raises(contract.StageError, match="no engine of this version") as caught:
             backend.compile(_part("encoder"), {})
     assert (caught.value.stage, caught.value.kind) == ("load", "other")
@@ -128,7 +128,7 @@ def test_the_effective_precision_is_the_inspectors(provider: str | None, precisi
 
 
 def test_fixed_sizes_need_no_profile() -> None:
-    """What the static layout is made of; the sizes of a fixed dimension are the only ones that it takes."""
+    """As in the static layout: the size of a fixed dimension is the only one that is accepted."""
     part = _part("encoder")
     fixed = {"batch": 2, "source": 7}
     with faked.fakes() as device, tempfile.TemporaryDirectory() as folder:
@@ -177,7 +177,7 @@ def test_a_builder_that_refuses_an_empty_cache_builds_for_longer_ones() -> None:
 
 
 @pytest.mark.parametrize("version", ["8.4.1", "10.3.0"])
-def test_every_error_of_the_parser_is_told(tmp_path: Path, version: str) -> None:
+def test_every_error_of_the_parser_is_reported(tmp_path: Path, version: str) -> None:
     part = _foreign(tmp_path)
     with faked.fakes(VERSION=version, NO_IMPORTER={"Foo", "Bar"}):
         backend = adapter.Backend()
@@ -196,7 +196,7 @@ ABSENCES = [
 
 
 @pytest.mark.parametrize("hidden, reason, remedy", ABSENCES)
-def test_what_is_missing_is_told_apart(hidden: tuple[str, ...], reason: str, remedy: str) -> None:
+def test_absent_packages_are_told_apart(hidden: tuple[str, ...], reason: str, remedy: str) -> None:
     with faked.fakes(hidden=hidden), pytest.raises(contract.Absent, match=reason) as caught:
         adapter.Backend().probe()
     assert remedy in caught.value.remedy
@@ -221,23 +221,23 @@ def test_a_full_device_is_a_clear_failure_and_leaks_nothing(hidden: tuple[str, .
         rows, faults = faked.replay(device, adapter, fail_at=fail_at)
     assert not faults
     assert rows["kv_values"].status == "FAIL"
-    said = " ".join(row.message for row in rows.values())
-    assert "cudaErrorMemoryAllocation" in said or "out of memory" in said
+    messages = " ".join(row.message for row in rows.values())
+    assert "cudaErrorMemoryAllocation" in messages or "out of memory" in messages
 
 
-def test_a_stream_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_cannot_be_created_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with faked.fakes():
         from cuda.bindings import runtime
 
         monkeypatch.setattr(runtime, "cudaStreamCreate", lambda: (runtime.cudaError_t.cudaErrorMemoryAllocation, None))
         with pytest.raises(RuntimeError, match="cudaStreamCreate: cudaErrorMemoryAllocation"):
             adapter.Backend().probe()
-        gc.collect()  # what was half made must go without an error of its own
+        gc.collect()  # the incomplete device must be released without another error
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_failing_run_is_told_though_nothing_can_be_freed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the device is sticky: every call after it fails, and what failed first is the news."""
+def test_a_failing_run_is_reported_though_nothing_can_be_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the device is sticky: every later call fails as well, and the first error is the one to report."""
     with faked.fakes() as device:
         from cuda.bindings import runtime
 
@@ -283,9 +283,9 @@ from cuda.bindings import runtime
 bindings.api = runtime
 array = np.zeros(3, np.float32)
 array.setflags(write=False)
-for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (array.copy(), 4096))):
+for name, arguments in (("malloc", (4,)), ("upload", (4096, array)), ("download", (array.copy(), 4096))):
     try:
-        getattr(bindings, name)(*given)
+        getattr(bindings, name)(*arguments)
     except RuntimeError as error:
         print("called", error)
 """
@@ -300,7 +300,7 @@ for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (a
     [parse] = [line for line in lines if line.startswith("parse operator")]
     assert parse.startswith("parse operator strange (Foo): INVALID_NODE"), lines
     assert "stranger (Bar)" in parse
-    # What is left are the calls of versions before 8.5.
+    # All others are calls of versions before 8.5.
     [unknown] = [line for line in lines if line.startswith("unknown")]
     old = (
         "execute_async_v2",
@@ -319,12 +319,12 @@ for name, given in (("malloc", (4,)), ("upload", (4096, array)), ("download", (a
 def _part(name: str) -> contract.Part:
     from tests.saboteurs import frame
 
-    graph = next(one for one in frame.brief().bundle.graphs if one.id == "torchscript/unified/fp32/op17")
+    graph = next(graph for graph in frame.brief().bundle.graphs if graph.id == "torchscript/unified/fp32/op17")
     return graph.part(name)
 
 
 def _foreign(folder: Path) -> contract.Part:
-    """A model of two operators that nobody knows."""
+    """A model of two operators that do not exist."""
     ports = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch"]) for name in "xz"]
     nodes = [make.make_node("Foo", ["x"], ["y"], name="strange"), make.make_node("Bar", ["y"], ["z"], name="stranger")]
     model = make.make_model(

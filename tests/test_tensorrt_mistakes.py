@@ -154,10 +154,13 @@ MISTAKES = [
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name, right, wrong, version, says", MISTAKES, ids=[row[0] for row in MISTAKES])
-def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, version: str, says: str) -> None:
+@pytest.mark.parametrize("name, right, wrong, version, expected", MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_planted_mistake_is_caught(name: str, right: str, wrong: str, version: str, expected: str) -> None:
     with faked.fakes(VERSION=version) as device:
         rows, faults = faked.replay(device, faked.adapter("tensorrt", {right: wrong}), checks=faked.CHECKS)
-    said = [*faults, *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS")]
-    assert said, f"{name}: nothing was noticed"
-    assert any(says in words for words in said), said
+    messages = [
+        *faults,
+        *(f"{row.message} {row.detail.get('said', '')}" for row in rows.values() if row.status != "PASS"),
+    ]
+    assert messages, f"{name}: nothing was noticed"
+    assert any(expected in message for message in messages), messages

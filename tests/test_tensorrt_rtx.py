@@ -19,7 +19,7 @@ from harness.core.bundle import Bundle
 bundle = Bundle({str(helpers.EMBEDDED)!r}, verify=False)
 part = next(graph for graph in bundle.graphs if graph.id == "torchscript/unified/fp32/op17").part("step")
 
-def said(backend, part=part, **options):
+def outcome(backend, part=part, **options):
     try:
         backend.compile(part, options).close()
     except contract.StageError as error:
@@ -39,49 +39,51 @@ def script(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[dict[str, Any]]]]:
     """Exit code, output and rows of the same run twice: opsets 10 and 11, both layouts."""
-    place, python = tmp_path_factory.mktemp("rtx"), environments.python("tensorrt-rtx")
-    wish = ("--backend=tensorrt_rtx", f"--backend-python={python}", "--opset=10-11", "-k", "artifact or encoder")
-    done = [helpers.conformance(place / name, *wish, CONFORM_ENGINES=str(place / "engines")) for name in ("one", "two")]
+    folder, python = tmp_path_factory.mktemp("rtx"), environments.python("tensorrt-rtx")
+    options = ("--backend=tensorrt_rtx", f"--backend-python={python}", "--opset=10-11", "-k", "artifact or encoder")
+    done = [
+        helpers.conformance(folder / name, *options, CONFORM_ENGINES=str(folder / "engines")) for name in ("one", "two")
+    ]
     return [
-        (one.returncode, one.stdout, helpers.rows_in(place / name))
-        for one, name in zip(done, ("one", "two"), strict=True)
+        (process.returncode, process.stdout, helpers.rows_in(folder / name))
+        for process, name in zip(done, ("one", "two"), strict=True)
     ]
 
 
 def _stages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for row in rows for one in row["detail"].get("stages", [])]
+    return [record for row in rows for record in row["detail"].get("stages", [])]
 
 
 def test_every_layout_is_built(runs: Any, valid: Any) -> None:
-    code, said, rows = runs[0]
+    code, output, rows = runs[0]
     valid(rows)
-    found = {(row["opset"], row["layout"]): row for row in rows if row["check"] == "encoder"}
+    by_graph = {(row["opset"], row["layout"]): row for row in rows if row["check"] == "encoder"}
     for layout in ("split", "unified"):
-        refused = found[(10, layout)]
+        refused = by_graph[(10, layout)]
         assert (refused["status"], refused["stage"], refused["kind"]) == ("UNSUPPORTED", "parse", "operator")
     for layout in LAYOUTS:
-        built = found[(11, layout)]
+        built = by_graph[(11, layout)]
         if built["device"] != "no-gpu":
             assert (built["status"], code) == ("PASS", 0)
             continue
         assert (built["status"], built["stage"], built["kind"], built["compared"]) == ("ABSENT", "build", "built", 0)
         assert "not run: " in built["message"]
         assert code == 4
-        assert "🔨" in said
-        assert "tensorrt_rtx was built and not run: " in said
-    sizes = [one["bytes"] for one in _stages(rows) if one["stage"] == "build"]
+        assert "🔨" in output
+        assert "tensorrt_rtx was built and not run: " in output
+    sizes = [record["bytes"] for record in _stages(rows) if record["stage"] == "build"]
     assert len(sizes) == 3 + 2 + 4 + 4
     assert min(sizes) > 1_000_000
-    assert any("Engine generation completed" in line for one in _stages(rows) for line in one.get("log", []))
+    assert any("Engine generation completed" in line for record in _stages(rows) for line in record.get("log", []))
 
 
 def test_a_second_run_builds_nothing(runs: Any) -> None:
     first, second = (_stages([row for row in run[2] if row["opset"] == 11]) for run in runs)
     # The step part of both dynamic layouts is one file, as is each encoder of both static ones: built once.
-    assert [one.get("cached", False) for one in first if one["stage"] == "build"].count(True) == 1 + 2
-    assert {one["stage"] for one in second} <= {"build", "load", "run"}
-    assert all(one["cached"] for one in second if one["stage"] == "build")
-    took = [sum(one["seconds"] for one in run if one["stage"] == "build") for run in (first, second)]
+    assert [record.get("cached", False) for record in first if record["stage"] == "build"].count(True) == 1 + 2
+    assert {record["stage"] for record in second} <= {"build", "load", "run"}
+    assert all(record["cached"] for record in second if record["stage"] == "build")
+    took = [sum(record["seconds"] for record in run if record["stage"] == "build") for run in (first, second)]
     assert took[1] < took[0] / 2
 
 
@@ -89,10 +91,10 @@ NO_ENGINE = """
 backend = tensorrt_rtx.Backend()
 here = backend.probe().device
 backend.capabilities = replace(backend.capabilities, deepest_stage="run")
-print("fresh", said(backend))
-print("kept", said(backend))
-backend.build = lambda *given: b"no engine"
-print("no engine", said(backend, other=1))
+print("fresh", outcome(backend))
+print("kept", outcome(backend))
+backend.build = lambda *_: b"no engine"
+print("no engine", outcome(backend, other=1))
 print(here)
 """
 
@@ -116,8 +118,8 @@ NO_PROFILE = """
 backend = tensorrt_rtx.Backend()
 backend.probe()
 fixed = tuple(replace(port, shape=(1,) * len(port.shape)) for port in part.inputs)
-print(said(backend))  # the library keeps to the first logger that it was given
-print(said(backend, replace(part, inputs=fixed)))
+print(outcome(backend))  # the library uses only the first logger that it was given
+print(outcome(backend, replace(part, inputs=fixed)))
 """
 
 
@@ -128,7 +130,7 @@ def test_a_network_without_a_profile_is_a_build_error(tmp_path: Path) -> None:
 
 
 def test_a_network_that_was_refused_once_can_be_built(tmp_path: Path) -> None:
-    """What falls back to longer caches parses once."""
+    """Falling back to longer caches does not parse again."""
     done = script(
         tmp_path,
         """
@@ -139,7 +141,7 @@ def first_refused(builder, network, part, options, sizes):
     tries.append(sizes["past"][0])
     return plan(builder, network, replace(part, inputs=()) if len(tries) == 1 else part, options, sizes)
 backend._plan = first_refused
-print(said(backend), tries, "no optimization profile" in " ".join(backend.log.errors))
+print(outcome(backend), tries, "no optimization profile" in " ".join(backend.log.errors))
 """,
     )
     assert done.stdout.splitlines() in (["reached build [0, 1] True"], ["ran [0, 1] True"]), done.stderr[-2000:]
@@ -148,11 +150,11 @@ print(said(backend), tries, "no optimization profile" in " ".join(backend.log.er
 REFUSED_ONCE = """
 for mode in tensorrt_rtx.Backend.modes:
     backend = tensorrt_rtx.Backend(mode)
-    print(mode, backend.probe().precision, said(backend))
+    print(mode, backend.probe().precision, outcome(backend))
 """
 
 
-def test_precisions_that_it_has_and_lacks(tmp_path: Path) -> None:
+def test_supported_and_unsupported_precisions(tmp_path: Path) -> None:
     done = script(tmp_path, REFUSED_ONCE)
     fp32, tf32, fp16 = done.stdout.splitlines()
     for line, mode in ((fp32, "fp32"), (tf32, "tf32")):
@@ -172,14 +174,14 @@ PARSER_OUTLIVES = """
 gc.set_threshold(1)
 backend = tensorrt_rtx.Backend()
 backend.probe()
-print(said(backend))
+print(outcome(backend))
 """
 
 
 def test_the_parser_outlives_no_network(tmp_path: Path) -> None:
-    """The package's own trap, and that the adapter does not step into it, whenever Python collects."""
+    """Using a parser without its network is a segmentation fault; the adapter's network lives long enough."""
     trap = script(tmp_path, EVERY_MODE)
-    assert trap.returncode == -11, "no segfault any more: this trap can go, and the words of the adapter with it"
+    assert trap.returncode == -11, "no segfault any more: this test and the adapter's comment on it can go"
     done = script(tmp_path, PARSER_OUTLIVES)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() in ("reached build", "ran")

@@ -43,14 +43,17 @@ class Directory:
             raise self.error(f"{name} is missing", COMPLETE)
         return self.path / name
 
-    def json(self, name: str, optional: bool = False) -> Any:
-        """The content of a JSON file; an empty object in the absence of an ``optional`` one. Raises UserError."""
+    def json(self, name: str, optional: bool = False) -> dict[str, Any]:
+        """The object in a JSON file; an empty one in the absence of an ``optional`` file. Raises UserError."""
         if optional and not (self.path / name).is_file():
             return {}
         try:
-            return json.loads(self.file(name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            content = json.loads(self.file(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise self.error(f"{name} cannot be read ({error})", COPY) from error
+        if not isinstance(content, dict):
+            raise self.error(f"{name} holds no JSON object", COPY)
+        return content
 
     def weights(self) -> tuple[list[str], set[str]]:
         """Names of the weight files, an index first, and of the tensors in them. Raises UserError."""
@@ -59,8 +62,7 @@ class Directory:
             raise self.error(f"no weights ({' or '.join(WEIGHT_FILES)})", COMPLETE)
         if not name.endswith(".index.json"):
             return [name], self._tensors(name)
-        index = self.json(name)
-        shards = index.get("weight_map") if isinstance(index, dict) else None
+        shards = self.json(name).get("weight_map")
         if not isinstance(shards, dict):
             raise self.error(f"{name} has no weight_map", COPY)
         files = sorted(set(map(str, shards.values())))

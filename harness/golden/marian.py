@@ -36,6 +36,7 @@ FILES = (
 )
 """What the golden depends on, beside the weights."""
 SAME_CONFIG = "use the configuration that the model was trained with"
+SAME_SOURCE = "copy the weights and config.json again from one source"
 SAME_TOKENIZER = "use the tokenizer that the model was trained with"
 
 
@@ -141,7 +142,7 @@ class Marian:
                 )
         except Exception as error:
             what = f"the weights cannot be loaded ({first_line(error)})"
-            raise self.directory.error(what, "copy them again from their source") from error
+            raise self.directory.error(what, SAME_SOURCE) from error
         self._check_loaded(model, report)
         for name, tensor in model.state_dict().items():
             if not torch.isfinite(tensor).all():
@@ -158,7 +159,7 @@ class Marian:
         missing, unexpected = report["missing_keys"], report["unexpected_keys"]
         if missing:
             what = f"the checkpoint lacks {len(missing)} tensors, {min(missing)} first"
-            raise self.directory.error(what, "copy the weights and config.json again from one source")
+            raise self.directory.error(what, SAME_SOURCE)
         if unexpected:
             what = f"the checkpoint has {len(unexpected)} tensors that config.json has no place for, {min(unexpected)} first"
             raise self.directory.error(what, SAME_CONFIG)
@@ -212,8 +213,7 @@ def decode_rules(marian: Marian, model: MarianMTModel, limit: int) -> Decode:
 
 
 def _config(directory: Directory) -> MarianConfig:
-    raw = directory.json("config.json")
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    kind = directory.json("config.json").get("model_type")
     if kind != "marian":
         raise directory.error(f"config.json has model_type {kind!r}, not 'marian'", "give a MarianMT directory")
     try:

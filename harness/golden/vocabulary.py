@@ -36,7 +36,7 @@ def pieces(vocabulary: dict[str, int]) -> list[str]:
 
 def _ids(directory: Directory, name: str, size: int) -> dict[str, int]:
     ids = directory.json(name)
-    if not isinstance(ids, dict) or not all(isinstance(value, int) for value in ids.values()):
+    if not all(isinstance(value, int) for value in ids.values()):
         raise directory.error(f"{name} does not map pieces to ids", COPY)
     if len(ids) != size:
         raise directory.error(f"{name} has {len(ids)} pieces, config.json says {size}", TRAINED_WITH)

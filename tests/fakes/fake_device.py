@@ -1,7 +1,7 @@
-"""What all fakes share: device memory and streams that notice each misuse. FAKE: nothing here is a GPU or an NPU.
+"""FAKE device memory and streams, which all fakes share; every misuse is noticed.
 
-Work given to a stream is done when the stream is waited for, never earlier; memory that a stream still uses may be
-neither read, written nor freed. That is stricter than some drivers are, and what all of them document.
+Work on a stream is done when the stream is synchronized, never earlier. Memory that a stream still uses may be neither read,
+written nor freed. Some drivers are less strict, but all of them document this.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Misuse(AssertionError):
-    """The program broke a documented rule of the API. It is kept in ``DEVICE.faults`` too, whoever swallows it."""
+    """The program broke a documented rule of the API. ``DEVICE.faults`` has it too, in case the exception is caught."""
 
 
 class Block:
@@ -34,10 +34,10 @@ class Device:
         self.fail_at = self.allocations = self.uploads = 0
         self._numbers = itertools.count(0x7F00_0000_0000, 0x1_0000)
 
-    def fault(self, words: str) -> None:
+    def fault(self, message: str) -> None:
         """Note a misuse and raise it."""
-        self.faults.append(words)
-        raise Misuse(words)
+        self.faults.append(message)
+        raise Misuse(message)
 
     def block(self, address: int, use: str) -> Block:
         if not isinstance(address, int) or isinstance(address, bool):
@@ -93,17 +93,17 @@ class Device:
             self.fault("copy to the host: the array is read-only")
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(bytes(block.data[:size]), np.uint8)
 
-    def handle(self, made: Any) -> int:
+    def handle(self, resource: Any) -> int:
         """A number for an object of the library; ``taken`` gives the object back."""
         number = next(self._numbers)
-        self.handles[number] = made
+        self.handles[number] = resource
         return number
 
     def taken(self, number: int, kind: type, use: str) -> Any:
-        made = self.handles.get(number)
-        if type(made) is not kind:
+        resource = self.handles.get(number)
+        if type(resource) is not kind:
             self.fault(f"{use}: {number!r} is no {kind.__name__}, or no longer one")
-        return made
+        return resource
 
     def new_stream(self) -> int:
         stream = next(self._numbers)
@@ -125,8 +125,8 @@ class Device:
         if stream not in self.streams:
             self.fault(f"synchronize: {stream!r} is no stream of this device")
         work, self.streams[stream] = self.streams[stream], []
-        for one in work:
-            one()
+        for item in work:
+            item()
         for block in self.blocks.values():
             if block.stream == stream:
                 block.stream = 0
@@ -138,13 +138,13 @@ class Device:
             self.fault("destroy: no such stream")
 
     def close(self) -> list[str]:
-        """All faults, with what was never given back."""
+        """All faults, and one for each kind of resource that was never released."""
         left = [
             (len(self.blocks), "blocks of device memory"),
             (len(self.streams), "streams"),
             (len(self.handles), "handles"),
         ]
-        return self.faults + [f"leak: {count} {what} were never given back" for count, what in left if count]
+        return self.faults + [f"leak: {count} {what} were never released" for count, what in left if count]
 
 
 DEVICE = Device()

@@ -1,9 +1,9 @@
-"""What a test wants the fakes to be."""
+"""Settings of the fakes, which a test changes."""
 
 VERSION = "8.5.3"
 """Of TensorRT; it is read when the fake is imported."""
 PRECISIONS = {"tf32", "fp16"}
-"""What TensorRT's platform has beside float32; a Xavier has no TF32."""
+"""Precisions of TensorRT's platform besides float32; a Xavier has no TF32."""
 REFUSES_EMPTY = False
 """Whether TensorRT refuses profiles with an empty cache."""
 NO_IMPORTER: set[str] = set()

@@ -1,4 +1,4 @@
-"""FAKE of Huawei's pyACL, for tests: return codes as documented, and every misuse noticed.
+"""FAKE of Huawei's pyACL, for tests: it returns the documented codes and notices every misuse.
 
 Source: the pyACL reference of CANN 7 and 8. A call returns its code, or (value, code); a misuse raises as well, since the
 real library's answer to it is undefined.
@@ -74,7 +74,7 @@ class DataBuffer:
 
 
 def _fails(call: str) -> int:
-    """What a call returns that a test wants to fail: it has then done nothing."""
+    """The code of a call that a test makes fail; such a call does nothing."""
     return fake_settings.CODES.get(call, SUCCESS)
 
 
@@ -90,7 +90,7 @@ def get_soc_name() -> str:
 
 
 def get_recent_err_msg() -> str | None:
-    return "EE9999: the fake's own words"
+    return "EE9999: the fake's message"
 
 
 def create_data_buffer(address: int, size: int) -> int:
@@ -151,12 +151,12 @@ class rt:
         return SUCCESS
 
     @staticmethod
-    def memcpy(to: int, room: int, source: int, size: int, kind: int) -> int:
+    def memcpy(to: int, capacity: int, source: int, size: int, kind: int) -> int:
         if _fails(f"rt.memcpy {kind}"):
             return _fails(f"rt.memcpy {kind}")
         target = DEVICE.block(to, "memcpy")
-        if size > room or room > len(target.data):
-            DEVICE.fault(f"memcpy: {size} bytes, room for {room}, {len(target.data)} are allocated")
+        if size > capacity or capacity > len(target.data):
+            DEVICE.fault(f"memcpy: {size} bytes, room for {capacity}, {len(target.data)} are allocated")
         if kind == HOST_TO_DEVICE:
             if source not in HOST or target.stream:
                 DEVICE.fault("memcpy: HOST_TO_DEVICE between the wrong sides")
@@ -292,9 +292,9 @@ class mdl:
         return {"name": name, "dimCount": len(shape or ()), "dims": list(shape or ())}, SUCCESS
 
     @staticmethod
-    def execute(number: int, given: int, made: int) -> int:
+    def execute(number: int, inputs: int, outputs: int) -> int:
         model = DEVICE.taken(number, Model, "execute")
-        datasets = [DEVICE.taken(one, Dataset, "execute") for one in (given, made)]
+        datasets = [DEVICE.taken(dataset, Dataset, "execute") for dataset in (inputs, outputs)]
         if [len(one.buffers) for one in datasets] != [len(model.inputs), len(model.outputs)]:
             DEVICE.fault("execute: a buffer for each input and each output is needed")
         blocks = [
@@ -320,8 +320,8 @@ class mdl:
 
 
 def _model(desc: int) -> Model:
-    found = DEVICE.taken(desc, Desc, "description").model
-    if found is None:
+    model = DEVICE.taken(desc, Desc, "description").model
+    if model is None:
         DEVICE.fault("description: get_desc was not called")
-    assert found is not None
-    return found
+    assert model is not None
+    return model

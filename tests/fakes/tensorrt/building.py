@@ -52,15 +52,15 @@ class Builder(Root):
         if dynamic and not config.profiles:
             return log_error(log, "Network has dynamic or shape inputs, but no optimization profile has been defined.")
         for name in dynamic:
-            given = config.profiles[0].shapes.get(name)
-            fits = given and all(
+            shapes = config.profiles[0].shapes.get(name)
+            fits = shapes and all(
                 len(shape) == len(inputs[name])
                 and all(isinstance(own, str) or own == size for own, size in zip(inputs[name], shape, strict=True))
-                for shape in given
+                for shape in shapes
             )
             if not fits:
-                return log_error(log, f"{name}: optimization profile {given} does not fit shape {inputs[name]}")
-            if fake_settings.REFUSES_EMPTY and 0 in given[0]:
+                return log_error(log, f"{name}: optimization profile {shapes} does not fit shape {inputs[name]}")
+            if fake_settings.REFUSES_EMPTY and 0 in shapes[0]:
                 return log_error(log, f"{name}: kMIN dimensions in profile 0 must be positive")
         log.log(ILogger.Severity.VERBOSE, "Tactic 0x0 of 1")
         log.log(ILogger.Severity.INFO, "Engine generation completed in 0.1 seconds.")

@@ -22,7 +22,7 @@ class ILogger:
         VERBOSE = 4
 
     def __init__(self) -> None:
-        self.made = True
+        self.initialized = True
 
     def log(self, severity: Any, message: str) -> None:
         raise NotImplementedError
@@ -91,7 +91,7 @@ class Root(Owned):
     """A builder or a runtime. While one of them lives, TensorRT uses the logger that it was given, and ignores any other."""
 
     def __init__(self, logger: ILogger) -> None:
-        if not isinstance(logger, ILogger) or not hasattr(logger, "made"):
+        if not isinstance(logger, ILogger) or not hasattr(logger, "initialized"):
             DEVICE.fault(f"{type(self).__name__}: no ILogger, or one whose __init__ was not called")
         if any(root.owner("logger") is not logger for root in ALIVE):
             DEVICE.fault(f"{type(self).__name__}: another logger is registered, and this one will be ignored")

@@ -76,8 +76,8 @@ class ICudaEngine(Owned):
         return list(map(tuple, self.plan.profile[name]))
 
     def port(self, name: str) -> Any:
-        found = [port for port in self.ports if port.name == name]
-        return found[0] if found else DEVICE.fault(f"{name!r} is no tensor of this engine")
+        ports = [port for port in self.ports if port.name == name]
+        return ports[0] if ports else DEVICE.fault(f"{name!r} is no tensor of this engine")
 
     def is_input(self, name: str) -> bool:
         return any(port.name == name for port in self.plan.graph.input)
@@ -97,9 +97,9 @@ class EngineInspector(Owned):
         kind = "Half" if getattr(BuilderFlag, "FP16", None) in plan.flags else "Float"
         tactic = "sm80_xmma_gemm_f32f32_tf32f32_f32" if BuilderFlag.TF32 in plan.flags else "sm80_xmma_gemm_f32f32"
         # 11 split the field in two, and tells of inputs and outputs by more than their names.
-        said = {"Format": "Row major linear", "DataType": kind} if MAJOR >= 11 else {"Format/Datatype": kind}
+        types = {"Format": "Row major linear", "DataType": kind} if MAJOR >= 11 else {"Format/Datatype": kind}
         layers = [
-            {"Name": node.name, "TacticName": tactic, "Outputs": [{"Name": node.output[0], **said}]}
+            {"Name": node.name, "TacticName": tactic, "Outputs": [{"Name": node.output[0], **types}]}
             for node in plan.graph.node
         ]
         names = [port.name for port in (*plan.graph.input, *plan.graph.output)]
