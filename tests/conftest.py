@@ -45,18 +45,18 @@ def engine_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Draft:
     """A copy of the embedded bundle, to be damaged; only what is changed is really copied."""
 
-    def __init__(self, place: Path, base: Path) -> None:
-        self.place = place
-        shutil.copytree(base, place, copy_function=os.link)
+    def __init__(self, path: Path, base: Path) -> None:
+        self.path = path
+        shutil.copytree(base, path, copy_function=os.link)
 
     def put(self, name: str, content: bytes) -> None:
         """Give a file another content; the one it was linked to stays."""
-        (self.place / name).unlink(missing_ok=True)
-        (self.place / name).write_bytes(content)
+        (self.path / name).unlink(missing_ok=True)
+        (self.path / name).write_bytes(content)
 
     def manifest(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Change the manifest and nothing else."""
-        manifest = json.loads((self.place / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
         change(manifest)
         self.put("manifest.json", json.dumps(manifest).encode())
 
@@ -64,17 +64,17 @@ class Draft:
         """Make sizes and hashes of the manifest those of the files, as somebody would who means harm."""
         from harness.golden.folder import write_manifest
 
-        manifest = json.loads((self.place / "manifest.json").read_text(encoding="utf-8"))
-        (self.place / "manifest.json").unlink()
-        write_manifest(self.place, manifest)
+        manifest = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
+        (self.path / "manifest.json").unlink()
+        write_manifest(self.path, manifest)
 
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the embedded bundle that is safe to link to."""
-    place = tmp_path_factory.mktemp("pristine") / "pristine.bundle"
-    shutil.copytree(helpers.EMBEDDED, place)
-    return place
+    path = tmp_path_factory.mktemp("pristine") / "pristine.bundle"
+    shutil.copytree(helpers.EMBEDDED, path)
+    return path
 
 
 @pytest.fixture

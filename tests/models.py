@@ -81,7 +81,7 @@ def _random_model(size: int) -> MarianMTModel:
 
 
 def separate_vocabularies(folder: Path, more: int = 7) -> None:
-    """Give the source a vocabulary of its own, ``more`` pieces larger, with other ids; the model says what it said before.
+    """Give the source a vocabulary of its own, ``more`` pieces larger, with other ids; its output stays.
 
     Padding, end and unknown keep their ids, as the decode loop has one of each.
     """
@@ -98,8 +98,8 @@ def separate_vocabularies(folder: Path, more: int = 7) -> None:
     weights = load_file(folder / "model.safetensors")
     target = weights.pop("model.shared.weight")
     encoder = torch.zeros(size + more, target.shape[1])
-    for index, place in moved.items():
-        encoder[place] = target[index]
+    for index, new in moved.items():
+        encoder[new] = target[index]
     weights |= {"model.encoder.embed_tokens.weight": encoder, "model.decoder.embed_tokens.weight": target}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     break_json("config.json", share_encoder_decoder_embeddings=False, vocab_size=size + more)(folder)

@@ -17,7 +17,7 @@ from tests.test_bundle import GRAPH, STEP
 
 def _outside(model: Any, location: str) -> Any:
     """The first weight of a model that lies in a file, to be moved."""
-    tensor = next(one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL)
     next(entry for entry in tensor.external_data if entry.key == "location").value = location
     return tensor
 
@@ -31,15 +31,15 @@ def _constant(model: Any, location: str) -> Any:
     return tensor
 
 
-@pytest.mark.parametrize("place", [_outside, _constant], ids=["weight", "constant"])
+@pytest.mark.parametrize("point", [_outside, _constant], ids=["weight", "constant"])
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "sub/secret.bin", "notthere.bin", ""])
-def test_external_data_stays_in_the_bundle(draft: Draft, location: str, place: Callable[[Any, str], Any]) -> None:
-    (draft.place.parent / "secret.bin").write_bytes(bytes(1 << 20))
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
-    tensor = place(model, location)
+def test_external_data_stays_in_the_bundle(draft: Draft, location: str, point: Callable[[Any, str], Any]) -> None:
+    (draft.path.parent / "secret.bin").write_bytes(bytes(1 << 20))
+    model = onnx.load(str(draft.path / STEP), load_external_data=False)
+    tensor = point(model, location)
     draft.put(STEP, model.SerializeToString())
     draft.reseal()
-    bundle = Bundle(str(draft.place))
+    bundle = Bundle(str(draft.path))
     row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
     assert row.status == "FAIL"
     assert tensor.name in row.message
@@ -48,12 +48,12 @@ def test_external_data_stays_in_the_bundle(draft: Draft, location: str, place: C
 
 def test_external_data_that_leaves_the_bundle_reaches_no_runtime(draft: Draft, tmp_path: Path, valid: Any) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(1 << 20))
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
+    model = onnx.load(str(draft.path / STEP), load_external_data=False)
     _outside(model, "../secret.bin")
     draft.put(STEP, model.SerializeToString())
     draft.reseal()
     done = helpers.conformance(
-        tmp_path / "results", f"--bundle={draft.place}", "--opset=16-17", "--layout=unified", "-k", "artifact or logits"
+        tmp_path / "results", f"--bundle={draft.path}", "--opset=16-17", "--layout=unified", "-k", "artifact or logits"
     )
     assert done.returncode == 1
     rows = helpers.rows_in(tmp_path / "results")
@@ -68,27 +68,27 @@ def test_external_data_that_leaves_the_bundle_reaches_no_runtime(draft: Draft, t
 
 
 def test_graph_that_is_not_what_the_manifest_says(draft: Draft) -> None:
-    model = onnx.load(str(draft.place / STEP), load_external_data=False)
+    model = onnx.load(str(draft.path / STEP), load_external_data=False)
     model.opset_import[0].version, model.ir_version = 12, 3
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     model.graph.node.add(op_type="FusedGelu", domain="com.vendor", input=["logits"], output=["x"])
     draft.put(STEP, model.SerializeToString())
     draft.reseal()
-    bundle = Bundle(str(draft.place))
+    bundle = Bundle(str(draft.path))
     row = preflight.check(bundle, next(graph for graph in bundle.graphs if graph.id == GRAPH))
-    said = " ".join(row.detail["problems"])
+    problems = " ".join(row.detail["problems"])
     assert row.status == "FAIL"
     for words in ("opset 12", "IR version 3", "com.vendor", "logits is float64"):
-        assert words in said
+        assert words in problems
 
 
 def test_ids_outside_the_vocabulary_fail_the_artifact(draft: Draft) -> None:
-    ids = np.load(draft.place / "source_ids.npy")
+    ids = np.load(draft.path / "source_ids.npy")
     ids[7] = 10_000_000
-    (draft.place / "source_ids.npy").unlink()
-    np.save(draft.place / "source_ids.npy", ids)
+    (draft.path / "source_ids.npy").unlink()
+    np.save(draft.path / "source_ids.npy", ids)
     draft.reseal()
-    bundle = Bundle(str(draft.place))
+    bundle = Bundle(str(draft.path))
     row = preflight.check(bundle, bundle.graphs[0])
     assert row.status == "FAIL"
     assert "source_ids: id 10000000 is outside the vocabulary" in row.message

@@ -1,4 +1,4 @@
-"""Bundles that are damaged, foreign, newer or mean: one clear line from whoever opens them, and nothing is changed."""
+"""Bundles that are damaged, foreign, newer or malicious: whoever opens one answers with one line and changes nothing."""
 
 import io
 import json
@@ -34,28 +34,28 @@ class Bad(NamedTuple):
 
 def _cut(name: str, keep: int) -> Callable[[Draft], None]:
     def spoil(draft: Draft) -> None:
-        draft.put(name, (draft.place / name).read_bytes()[:keep])
+        draft.put(name, (draft.path / name).read_bytes()[:keep])
 
     return spoil
 
 
 def _flip(draft: Draft) -> None:
-    content = bytearray((draft.place / "trace_logits.npy").read_bytes())
+    content = bytearray((draft.path / "trace_logits.npy").read_bytes())
     content[-100] ^= 1
     draft.put("trace_logits.npy", bytes(content))
 
 
 def _link(draft: Draft) -> None:
-    place = draft.place / "tokens.npy"
-    elsewhere = draft.place.parent / "elsewhere.npy"
-    shutil.copy(place, elsewhere)
-    place.unlink()
-    place.symlink_to(elsewhere)
+    tokens = draft.path / "tokens.npy"
+    elsewhere = draft.path.parent / "elsewhere.npy"
+    shutil.copy(tokens, elsewhere)
+    tokens.unlink()
+    tokens.symlink_to(elsewhere)
 
 
 def _pipe(draft: Draft) -> None:
-    (draft.place / "tokens.npy").unlink()
-    os.mkfifo(draft.place / "tokens.npy")
+    (draft.path / "tokens.npy").unlink()
+    os.mkfifo(draft.path / "tokens.npy")
 
 
 def _named(name: str) -> Callable[[Draft], None]:
@@ -116,15 +116,15 @@ class Trap:
 
 def _pickled(name: str) -> Callable[[Draft], None]:
     def spoil(draft: Draft) -> None:
-        (draft.place / f"{name}.npy").unlink()
-        np.save(draft.place / f"{name}.npy", np.array([Trap()] * 50, object), allow_pickle=True)
+        (draft.path / f"{name}.npy").unlink()
+        np.save(draft.path / f"{name}.npy", np.array([Trap()] * 50, object), allow_pickle=True)
         draft.reseal()
 
     return spoil
 
 
 BAD = {
-    "no manifest": Bad(lambda draft: (draft.place / "manifest.json").unlink(), ("no readable manifest.json",)),
+    "no manifest": Bad(lambda draft: (draft.path / "manifest.json").unlink(), ("no readable manifest.json",)),
     "damaged manifest": Bad(_cut("manifest.json", 1000), ("manifest.json is damaged",)),
     "binary manifest": Bad(lambda draft: draft.put("manifest.json", b"\xff\xfe\x00"), ("manifest.json is damaged",)),
     "foreign manifest": Bad(lambda draft: draft.put("manifest.json", b'{"name": "x"}'), ("is not a bundle's",)),
@@ -135,7 +135,7 @@ BAD = {
     "role of a layer without a number": Bad(_role("step", "outputs", 1, "self.key"), ("unknown role 'self.key'",)),
     "role that is a number": Bad(_role("step", "inputs", 0, 5), ("manifest.json does not say",)),
     "role twice": Bad(_role("step", "inputs", 0, "source.mask"), ("step", "two ports", "one role")),
-    "missing file": Bad(lambda draft: (draft.place / "tokens.npy").unlink(), ("tokens.npy is missing",)),
+    "missing file": Bad(lambda draft: (draft.path / "tokens.npy").unlink(), ("tokens.npy is missing",)),
     "truncated file": Bad(_cut("trace_self.npy", 5000), ("trace_self.npy has 5000 bytes",)),
     "empty file": Bad(_cut(STEP, 0), (f"{STEP} has 0 bytes",)),
     "changed byte": Bad(_flip, ("trace_logits.npy does not hash",)),
@@ -163,7 +163,7 @@ BAD = {
 
 
 class Case(NamedTuple):
-    """A spoiled bundle with what was in its folder, and what each command said of it."""
+    """A spoiled bundle with what was in its folder, and how each command ended."""
 
     draft: Draft
     before: dict[str, tuple[int, int]]
@@ -172,8 +172,8 @@ class Case(NamedTuple):
     results: Path
 
 
-def listing(place: Path) -> dict[str, tuple[int, int]]:
-    return {path.name: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in place.iterdir()}
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -181,19 +181,19 @@ def cases(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> dict[str,
     """Every bad bundle, opened by pytest and by the replay without pytest, two at a time."""
     base = tmp_path_factory.mktemp("bad")
 
-    def one(number: int, bad: Bad) -> Case:
+    def opened(number: int, bad: Bad) -> Case:
         folder = base / str(number)
         folder.mkdir()
         draft, results = Draft(folder / "draft.bundle", pristine), folder / "results"
         bad.spoil(draft)
-        before = listing(draft.place)
+        before = listing(draft.path)
         trap = {"TRAP": str(folder / "sprung")}
         asked = helpers.conformance(
-            results, f"--bundle={draft.place}", "--opset=17", "--layout=unified", "-k", "kv_shape or text", **trap
+            results, f"--bundle={draft.path}", "--opset=17", "--layout=unified", "-k", "kv_shape or text", **trap
         )
         replayed = helpers.run(
             "harness.replay",
-            str(draft.place),
+            str(draft.path),
             "--opset",
             "17",
             "--layout",
@@ -205,17 +205,17 @@ def cases(tmp_path_factory: pytest.TempPathFactory, pristine: Path) -> dict[str,
         return Case(draft, before, asked, replayed, results)
 
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(BAD, pool.map(one, range(len(BAD)), BAD.values()), strict=True))
+        return dict(zip(BAD, pool.map(opened, range(len(BAD)), BAD.values()), strict=True))
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_pytest_says_one_line_and_exits_4(cases: dict[str, Case], name: str) -> None:
     case = cases[name]
-    said = case.pytest.stdout + case.pytest.stderr
-    assert case.pytest.returncode == 4, said
-    assert "Traceback" not in said
-    (line,) = [line for line in said.splitlines() if line.startswith("ERROR: ")]
-    assert str(case.draft.place) in line
+    output = case.pytest.stdout + case.pytest.stderr
+    assert case.pytest.returncode == 4, output
+    assert "Traceback" not in output
+    (line,) = [line for line in output.splitlines() if line.startswith("ERROR: ")]
+    assert str(case.draft.path) in line
     assert "; " in line, "it says what to do"
     for words in BAD[name].says:
         assert words in line
@@ -234,9 +234,9 @@ def test_replay_says_one_line_and_exits_2(cases: dict[str, Case], name: str) -> 
 @pytest.mark.parametrize("name", BAD)
 def test_nothing_is_written_or_run(cases: dict[str, Case], name: str) -> None:
     case = cases[name]
-    assert listing(case.draft.place) == case.before
+    assert listing(case.draft.path) == case.before
     assert not list(case.results.glob("*.jsonl"))
-    assert not (case.draft.place.parent / "sprung").exists(), "a pickle was opened"
+    assert not (case.draft.path.parent / "sprung").exists(), "a pickle was opened"
 
 
 def test_conform_names_the_bundle_too(draft: Draft, tmp_path: Path, ort_run: Any) -> None:
@@ -244,15 +244,15 @@ def test_conform_names_the_bundle_too(draft: Draft, tmp_path: Path, ort_run: Any
     lines = [row for row in helpers.rows_in(ort_run[1]) if row["check"] == "tokens"]
     (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
     _flip(draft)
-    done = helpers.run("conform.cli", "matrix", str(tmp_path / "some.jsonl"), "--bundle", str(draft.place))
+    done = helpers.run("conform.cli", "matrix", str(tmp_path / "some.jsonl"), "--bundle", str(draft.path))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: bundle {draft.place}: trace_logits.npy does not hash")
+    assert line.startswith(f"error: bundle {draft.path}: trace_logits.npy does not hash")
 
 
 def test_the_undamaged_copy_is_good(draft: Draft) -> None:
-    bundle = Bundle(str(draft.place))
-    assert bundle.verify() == sum(path.stat().st_size for path in draft.place.iterdir() if path.name != "manifest.json")
+    bundle = Bundle(str(draft.path))
+    assert bundle.verify() == sum(path.stat().st_size for path in draft.path.iterdir() if path.name != "manifest.json")
     assert bundle.hash == Bundle(str(helpers.EMBEDDED), verify=False).hash
     assert len(bundle.batches("free")) > 1
 
@@ -287,25 +287,25 @@ def _sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
 
 def test_pickles_are_refused_by_the_array_itself(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pickled("top_logits")(draft)
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.path), verify=False).array("top_logits"))
 
 
 def test_a_pickle_of_few_bytes_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft.put("top_logits.npy", SMALL_TRAP)
     draft.reseal()
     assert len(SMALL_TRAP) <= 128
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).array("top_logits"))
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.path), verify=False).array("top_logits"))
     np.load(io.BytesIO(SMALL_TRAP), allow_pickle=True)
     assert (tmp_path / "sprung").exists(), "the trap does not work, so the test above proves nothing"
 
 
 def test_a_pickled_witness_is_refused(draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in draft.place.glob("witness-*.npz"):
+    for path in draft.path.glob("witness-*.npz"):
         content = io.BytesIO()
         np.savez(content, logits=np.array([Trap()], object))
-        draft.put(place.name, content.getvalue())
+        draft.put(path.name, content.getvalue())
     draft.reseal()
-    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.place), verify=False).witness(GRAPH))
+    assert not _sprung(tmp_path, monkeypatch, lambda: Bundle(str(draft.path), verify=False).witness(GRAPH))
 
 
 @pytest.mark.parametrize("schema", [1, 2])
@@ -319,7 +319,7 @@ def test_earlier_schemas_give_the_same_roles(draft: Draft, schema: int) -> None:
                 part[side] = [[name, dtype, shape] for name, dtype, shape, _ in part[side]]
 
     draft.manifest(older)
-    assert Bundle(str(draft.place)).graphs == _moved(Bundle(str(helpers.EMBEDDED), verify=False).graphs, draft.place)
+    assert Bundle(str(draft.path)).graphs == _moved(Bundle(str(helpers.EMBEDDED), verify=False).graphs, draft.path)
 
 
 def _moved(graphs: tuple[Graph, ...], folder: Path) -> tuple[Graph, ...]:
@@ -339,4 +339,4 @@ def test_an_earlier_schema_with_a_name_that_is_not_optimums_is_refused(draft: Dr
 
     draft.manifest(renamed)
     with pytest.raises(UserError, match="step port tok has the unknown role ''"):
-        Bundle(str(draft.place))
+        Bundle(str(draft.path))

@@ -1,4 +1,4 @@
-"""Recording a tiny Marian with random weights: the bundle repeats, tells nothing of this box, and replays."""
+"""Recording a tiny Marian with random weights: the bundle is reproducible, says nothing of this box, and replays."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(model: Path, corpus: Path, out: Path, **options: Any) -> str:
-    asked = {
+    defaults = {
         "opsets": OPSETS,
         "max_steps": STEPS,
         "traced_steps": 40,
@@ -53,7 +53,7 @@ def record(model: Path, corpus: Path, out: Path, **options: Any) -> str:
         "progress": False,
         "score": Scorer,
     }
-    return recorder.record(model, corpus, out, **{**asked, **options})
+    return recorder.record(model, corpus, out, **{**defaults, **options})
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def recorded(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def onnx_files(bundle: Path) -> Iterator[tuple[Path, Any]]:
-    for place in sorted(bundle.glob("*.onnx")):
-        yield place, onnx.load(str(place), load_external_data=False)
+    for path in sorted(bundle.glob("*.onnx")):
+        yield path, onnx.load(str(path), load_external_data=False)
 
 
 def test_recording_repeats(recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path) -> None:
@@ -79,8 +79,10 @@ def test_recording_repeats_in_another_process_and_place(model: Path, corpus: Pat
     shutil.copytree(model, copy)
     ours = record(model, corpus, tmp_path / "ours.bundle", opsets=[18], free_batch=24, forced_batch=6)
     environment = {"PYTHONHASHSEED": "123", "PYTHONPATH": str(helpers.ROOT)}
-    wish = ["--out", "theirs.bundle", "--opset", "18", "--max-steps", str(STEPS), "--traced-steps", "40"]
-    done = helpers.run("conform.cli", "record", str(copy), "--corpus", str(corpus), *wish, cwd=tmp_path, **environment)
+    options = ["--out", "theirs.bundle", "--opset", "18", "--max-steps", str(STEPS), "--traced-steps", "40"]
+    done = helpers.run(
+        "conform.cli", "record", str(copy), "--corpus", str(corpus), *options, cwd=tmp_path, **environment
+    )
     assert done.returncode == 0, done.stderr
     assert Bundle(str(tmp_path / "theirs.bundle")).hash == ours
     assert ours[:12] in done.stdout
@@ -92,10 +94,10 @@ def test_graphs_are_of_the_opset_and_ir_they_claim(recorded: tuple[Path, str]) -
     assert [(graph.exporter, graph.opset, graph.layout) for graph in bundle.graphs] == CELLS
     for graph in bundle.graphs:
         for part in graph.parts:
-            found = onnx.load(part.path, load_external_data=False)
-            assert [(entry.domain, entry.version) for entry in found.opset_import] == [("", graph.opset)]
-            assert found.ir_version == graph.ir
-            assert not found.functions
+            exported = onnx.load(part.path, load_external_data=False)
+            assert [(entry.domain, entry.version) for entry in exported.opset_import] == [("", graph.opset)]
+            assert exported.ir_version == graph.ir
+            assert not exported.functions
             onnx.checker.check_model(part.path)
     assert {graph.opset: graph.ir for graph in bundle.graphs} == {12: 7, 18: 8}, "the lowest IR of each opset"
 
@@ -103,7 +105,7 @@ def test_graphs_are_of_the_opset_and_ir_they_claim(recorded: tuple[Path, str]) -
 def test_nothing_tells_of_this_box_or_time(recorded: tuple[Path, str], model: Path, corpus: Path) -> None:
     out, _ = recorded
     texts = {"manifest.json": (out / "manifest.json").read_bytes()}
-    texts.update({place.name: place.read_bytes() for place in out.glob("*.onnx")})
+    texts.update({path.name: path.read_bytes() for path in out.glob("*.onnx")})
     private = [
         str(helpers.ROOT),
         str(Path.home()),
@@ -116,13 +118,13 @@ def test_nothing_tells_of_this_box_or_time(recorded: tuple[Path, str], model: Pa
         for word in private:
             assert word.encode() not in content, (name, word)
         assert not re.search(rb"20\d\d-\d\d-\d\d|\d\d:\d\d:\d\d", content), name
-    for place, found in onnx_files(out):
-        assert not found.doc_string, place
-        assert not found.graph.value_info, place
-        graph = found.graph
-        for item in (found, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
-            assert not item.metadata_props, (place, item.name)
-        assert not any(node.doc_string for node in graph.node), place
+    for path, exported in onnx_files(out):
+        assert not exported.doc_string, path
+        assert not exported.graph.value_info, path
+        graph = exported.graph
+        for item in (exported, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+            assert not item.metadata_props, (path, item.name)
+        assert not any(node.doc_string for node in graph.node), path
     json.loads(texts["manifest.json"])
     assert not re.search(rb'"/', texts["manifest.json"]), "an absolute path"
 
@@ -135,10 +137,10 @@ def test_golden_is_what_generate_gives(recorded: tuple[Path, str], model: Path) 
     for index, row in enumerate(bundle.rows):
         ids = tokenizer(row.source, return_tensors="pt")
         assert bundle.source(index).tolist() == ids["input_ids"][0].tolist()
-        found = theirs.generate(
+        generated = theirs.generate(
             **ids, num_beams=1, do_sample=False, max_new_tokens=STEPS, max_length=None, forced_eos_token_id=None
         )
-        assert bundle.tokens(index).tolist() == found[0, 1:].tolist()
+        assert bundle.tokens(index).tolist() == generated[0, 1:].tolist()
         lengths.add(len(bundle.tokens(index)))
     assert bundle.pieces == sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
     assert max(lengths) == STEPS, "the limit was reached"
@@ -183,25 +185,25 @@ def test_against_itself_nothing_changed(recorded: tuple[Path, str]) -> None:
     assert against(Bundle(str(recorded[0])), Bundle(str(recorded[0]))) == []
 
 
-def perturbed(model: Path, place: Path) -> Path:
+def perturbed(model: Path, folder: Path) -> Path:
     """The same checkpoint with other positions: what a changed default in a library would do."""
-    shutil.copytree(model, place)
-    weights = load_file(place / "model.safetensors")
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
     theirs = MarianMTModel.from_pretrained(model)
     for name, tensor in theirs.state_dict().items():
         if "embed_positions" in name:
             weights[name] = tensor.clone() * 1.01
-    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
-    return place
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def test_against_names_a_change_of_the_golden(
     recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path
 ) -> None:
     other = perturbed(model, tmp_path / model.name)
-    wish = ["--opset", "17", "--layout", "unified", "--max-steps", STEPS, "--traced-steps", 40]
-    wish += ["--out", tmp_path / "new.bundle", "--against", recorded[0]]
-    code, out, errors = conform("record", other, "--corpus", corpus, *wish)
+    options = ["--opset", "17", "--layout", "unified", "--max-steps", STEPS, "--traced-steps", 40]
+    options += ["--out", tmp_path / "new.bundle", "--against", recorded[0]]
+    code, out, errors = conform("record", other, "--corpus", corpus, *options)
     assert code == 1, errors
     assert re.search(r"^model file model\.safetensors: [0-9a-f]{12} -> [0-9a-f]{12}$", out, re.MULTILINE)
     gap = r"^encoder: largest change [\d.e+-]+ \([\d.e+-]+ times the old fp32 floor\), at source position \d+ of"
@@ -238,7 +240,7 @@ def test_every_port_has_its_role(recorded: tuple[Path, str]) -> None:
 
 
 def test_separate_vocabularies(recorded: tuple[Path, str], model: Path, corpus: Path, tmp_path: Path) -> None:
-    """The source's ids are others and more; the text is what the model with one vocabulary gives."""
+    """The source has more ids, and others; the text is that of the model with one vocabulary."""
     folder = tmp_path / model.name
     shutil.copytree(model, folder)
     models.separate_vocabularies(folder, more=7)
