@@ -1,5 +1,5 @@
-"""What computes in fp16 is judged by PyTorch's own fp16 noise: an honest one passes, as anything else it does not, and
-what is rounded more coarsely does not pass for it."""
+"""A device that computes in fp16 is judged by PyTorch's own fp16 noise: an honest one passes as fp16 and fails as fp32, and
+one that rounds more coarsely fails."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -91,15 +91,15 @@ def rows(device: Device, layout: str, checks: tuple[str, ...] = NUMBERS, series:
 
 @pytest.mark.parametrize("layout", ["unified", "split", "static"])
 def test_a_device_that_computes_in_fp16_passes_as_one(layout: str, tmp_path: Any) -> None:
-    found = rows(Device("fp16", graph=half), layout, series=str(tmp_path / "series" / "cell"))
-    assert {check: row.status for check, row in found.items()} == dict.fromkeys(NUMBERS, "PASS"), [
-        row.message for row in found.values()
+    answers = rows(Device("fp16", graph=half), layout, series=str(tmp_path / "series" / "cell"))
+    assert {check: row.status for check, row in answers.items()} == dict.fromkeys(NUMBERS, "PASS"), [
+        row.message for row in answers.values()
     ]
     floor = float(brief().bundle.floor("fp16", "logits").max())
-    assert found["logits"].floor == pytest.approx(floor)
-    assert found["logits"].value is not None
-    assert found["logits"].value > 100 * brief().bundle.floor("fp32", "logits").max(), "it did compute in fp16"
-    text = complete(Scorer(brief().bundle), found["tokens"], str(tmp_path))
+    assert answers["logits"].floor == pytest.approx(floor)
+    assert answers["logits"].value is not None
+    assert answers["logits"].value > 100 * brief().bundle.floor("fp32", "logits").max(), "it did compute in fp16"
+    text = complete(Scorer(brief().bundle), answers["tokens"], str(tmp_path))
     assert text.status == "PASS", text.message
 
 
@@ -114,10 +114,10 @@ def test_choices_within_its_noise_are_ties_and_cost_no_text(tmp_path: Any) -> No
             outputs["logits"] = outputs["logits"] + noise.astype(np.float32)
         return outputs
 
-    found = rows(Device("fp16", outputs=noisy), "unified", ("tokens",), str(tmp_path / "series" / "cell"))["tokens"]
-    assert (found.status, found.detail["rows"]["DIVERGED"]) == ("PASS", 0), found.message
-    assert found.detail["rows"]["TIE"], "no choice was flipped: the test shows nothing"
-    assert complete(Scorer(brief().bundle), found, str(tmp_path)).status == "PASS"
+    row = rows(Device("fp16", outputs=noisy), "unified", ("tokens",), str(tmp_path / "series" / "cell"))["tokens"]
+    assert (row.status, row.detail["rows"]["DIVERGED"]) == ("PASS", 0), row.message
+    assert row.detail["rows"]["TIE"], "no choice was flipped: the test shows nothing"
+    assert complete(Scorer(brief().bundle), row, str(tmp_path)).status == "PASS"
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_choices_within_its_noise_are_ties_and_cost_no_text(tmp_path: Any) -> No
 )
 @pytest.mark.parametrize("layout", ["unified", "static"])
 def test_a_coarser_precision_does_not_pass_for_a_finer_one(precision: str, hooks: dict[str, Any], layout: str) -> None:
-    found = rows(Device(precision, **hooks), layout, ("encoder", "logits", "kv_values"))
-    assert {row.status for row in found.values()} == {"FAIL"}, {check: row.status for check, row in found.items()}
+    answers = rows(Device(precision, **hooks), layout, ("encoder", "logits", "kv_values"))
+    assert {row.status for row in answers.values()} == {"FAIL"}, {check: row.status for check, row in answers.items()}
 
 
 def test_rounding_to_a_precision_passes_as_that_precision() -> None:
     for precision, to in (("fp16", edits.fp16), ("bf16", edits.bf16)):
-        found = rows(Device(precision, outputs=rounded(to)), "static", ("encoder", "logits", "kv_values"))
-        assert {row.status for row in found.values()} == {"PASS"}, [row.message for row in found.values()]
+        answers = rows(Device(precision, outputs=rounded(to)), "static", ("encoder", "logits", "kv_values"))
+        assert {row.status for row in answers.values()} == {"PASS"}, [row.message for row in answers.values()]
 
 
 def test_the_least_bound_is_one_unit_of_the_effective_precision() -> None:

@@ -100,7 +100,7 @@ def judge(bundle: Bundle, graph: Graph, traces: dict[str, np.ndarray]) -> dict[s
             if not ratio <= GROSS:
                 entry = int(np.flatnonzero(~(gaps <= GROSS * noise))[0])
                 raise UserError(
-                    f"witness of {graph.id}: {_role(name, at)} is off the golden by {gaps[entry]:.3g} at "
+                    f"witness of {graph.id}: {graph.output_name(_role(name, at))} is off the golden by {gaps[entry]:.3g} at "
                     f"{_position(bundle, name, entry)} (worst: {ratio:.3g} times PyTorch's own noise); the export is wrong"
                 )
         ratios[name] = round(worst, 3)
