@@ -13,7 +13,7 @@ from conform import cli
 from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.rowfiles import read_all
-from harness.core.rows import Row, to_json
+from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
 from harness.golden import survey as host
 from harness.golden.exporters import TORCH
@@ -125,11 +125,11 @@ def test_a_dead_exporter_costs_its_own_cell_only(
     status: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     does, says = DEATHS[status]
-    answer = to_json(Row("export", "PASS", compared=1))
+    answer = to_json(Answer("export", "PASS", compared=1))
     script = (
         "import os, signal, sys, time\nprint('{\"ready\": 1}', flush=True)\nfor line in sys.stdin:\n"
         f"    if 'sdpa/split/fp32/op12' in line: {does}\n"
-        f"    print('{{\"row\": ' + {answer!r} + '}}', '{{\"done\": 1}}', sep='\\n', flush=True)\n"
+        f"    print('{{\"answer\": ' + {answer!r} + '}}', '{{\"done\": 1}}', sep='\\n', flush=True)\n"
     )
     monkeypatch.setattr(host._Worker, "_command", lambda worker: [sys.executable, "-c", script])
     asked = ["exporters", str(model), "--results", str(tmp_path), "--exporter", "dynamo", "--opset", "11-12"]

@@ -30,7 +30,7 @@ from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.errors import UserError
 from harness.core.graph import Graph
-from harness.core.rows import Answer, Row, to_json
+from harness.core.rows import Answer, to_json
 from harness.golden import corpus, witness
 from harness.golden.export import opsets, settle, write
 from harness.golden.marian import Marian
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     for line in sys.stdin:
         cell = Cell.parse(json.loads(line)["graph"])
         send(beat=1)
-        send(row=json.loads(to_json(Row(**vars(answer(cell, files, bundle))))))
+        send(answer=json.loads(to_json(answer(cell, files, bundle))))
         send(done=1)
     shutil.rmtree(folder, ignore_errors=True)
     return 0

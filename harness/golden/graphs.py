@@ -52,10 +52,12 @@ def _writes(exporter: str, opset: int, layout: str) -> bool:
 
 def export(variants: Sequence[Variant], marian: Marian, golden: Golden, draft: Draft, bars: Bars) -> None:
     """Write every variant in fp32 to ``draft``. Raises UserError."""
+    draft.manifest["graphs"] = []
+    if not variants:
+        return
     model, buckets = marian.load("fp32"), _buckets(golden, marian.config.max_position_embeddings)
     prepared = {layout: parts(model, layout, buckets) for layout in {variant.layout for variant in variants}}
     bars.phase("export", len(variants))
-    draft.manifest["graphs"] = []
     exported: dict[str, tuple[dict[str, Any], int]] = {}
     for exporter, opset, layout in variants:
         graph: dict[str, Any] = {

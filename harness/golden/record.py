@@ -90,7 +90,8 @@ def record(
         golden = traces.record(marian, Sources(marian, rows), budget, precisions, draft, bars)
         graphs.export(variants, marian, golden, draft, bars)
         bundle = draft.seal()
-        _add_witness(draft, [graph.id for graph in bundle.graphs], bars)
+        if bundle.graphs:
+            _add_witness(draft, [graph.id for graph in bundle.graphs], bars)
         if score is not None:
             _add_text(draft, marian, bundle, score(bundle))
         digest = draft.seal().hash
