@@ -8,32 +8,36 @@ from typing import Any
 from conform.failure import describe
 from harness.core import verdict
 from harness.core.cell import Cell
+from harness.core.errors import UserError
+from harness.core.graph import Selection
 from harness.core.rows import Row
-from harness.run.campaign import Campaign
+from harness.run.conformance import Conformance
 from harness.run.launch import Launch, Options
 
 
 def cell_again(cell: Cell, bundle: Path, python: str | None) -> list[Row]:
-    """Replay that cell, write nothing. Raises ValueError when this box or bundle cannot make it, and what Launch raises."""
+    """The rows of that cell, replayed and kept nowhere. Raises UserError when this box or bundle cannot make it, and what
+    Launch raises."""
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
             [cell.backend if ":" in cell.backend else f"{cell.backend}@{cell.version}"],
             bundle,
-            range(cell.opset, cell.opset + 1),
-            cell.layout,
-            python=python,
+            Selection(range(cell.opset, cell.opset + 1), cell.layout),
+            python,
             results=Path(folder),
         )
-        campaign = Campaign(Launch(options))
+        run = Conformance(Launch(options))
         try:
-            questions = [one for one in campaign.questions() if one.cell == str(cell)]
+            possible = run.questions()
+            questions = [question for question in possible if question.subject.name == str(cell)]
             if not questions:
-                raise ValueError("; ".join(campaign.absences().values()) or f"this box makes no cell {cell}, but "
-                                 f"{', '.join(sorted({one.cell for one in campaign.questions()}))}")  # fmt: skip
-            campaign.only(questions)
-            return [campaign.ask(question) for question in questions]
+                others = ", ".join(sorted({question.subject.name for question in possible}))
+                absent = "; ".join(run.absences().values())
+                raise UserError(absent or f"this box makes no cell {cell}, but {others}")
+            run.start(questions)
+            return [run.ask(question) for question in questions]
         finally:
-            campaign.close()
+            run.close()
 
 
 def page(rows: list[Row]) -> str:
@@ -46,30 +50,31 @@ def page(rows: list[Row]) -> str:
         if row.status == "PASS" and row.value is not None and row.bound:
             near = f"  {row.metric} {row.value:.3g} of {row.bound:.3g}"
         lines.append(f"  {word.symbol} {row.check:<{width}}  {row.status:<11} {row.compared:>10,} compared{near}")
-    told = set()
+    refusals = set()  # a refusal is the answer to every check: shown once
     for row in rows:
-        if row.status != "PASS" and (row.compared or row.message not in told):  # what was not run is told once
-            lines += ["", describe(row), *_evidence(row)]
-            told |= {row.message, f"no text: {row.message}", f"not measured: {row.message}"}
+        if row.status == "PASS" or "because" in row.detail or (not row.compared and row.message in refusals):
+            continue
+        lines += ["", describe(row), *_evidence(row)]
+        refusals.add(row.message)
     return "\n".join(lines)
 
 
 def staged(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The stages of a cell's parts, where a compiler built them: of an interpreter the cost check says as much."""
     stages: list[dict[str, Any]] = next((row.detail["stages"] for row in rows if "stages" in row.detail), [])
-    return stages if any(one["stage"] in ("parse", "build") for one in stages) else []
+    return stages if any(stage["stage"] in ("parse", "build") for stage in stages) else []
 
 
 def _stages(rows: list[Row]) -> list[str]:
     """What each part went through, where a compiler built it: seconds, its artifact, the last lines of its log."""
     lines = []
-    for one in staged(rows):
-        size = f", {one['bytes'] / 2**20:.1f} MiB" if "bytes" in one else ""
-        kept = f", kept from a build of {one['build_seconds']:.2f} s" if one.get("cached") else ""
-        failed = ", failed" if one.get("failed") else ""
-        lines.append(f"  {one.get('part', ''):<8} {one['stage']:<5} {one['seconds']:>8.2f} s{size}{kept}{failed}")
-        lines += [f"{'':<17}{one['artifact']}"] if one.get("artifact") else []
-        lines += [f"{'':<17}{line[:63]}" for line in one.get("log", [])[-SHOWN:]]
+    for stage in staged(rows):
+        size = f", {stage['bytes'] / 2**20:.1f} MiB" if "bytes" in stage else ""
+        kept = f", kept from a build of {stage['build_seconds']:.2f} s" if stage.get("cached") else ""
+        failed = ", failed" if stage.get("failed") else ""
+        lines.append(f"  {stage.get('part', ''):<8} {stage['stage']:<5} {stage['seconds']:>8.2f} s{size}{kept}{failed}")
+        lines += [f"{'':<17}{stage['artifact']}"] if stage.get("artifact") else []
+        lines += [f"{'':<17}{line[:63]}" for line in stage.get("log", [])[-SHOWN:]]
     return [*lines, ""] if lines else []
 
 
@@ -81,10 +86,8 @@ def _evidence(row: Row) -> list[str]:
     seen = row.detail.get("evidence")
     if not seen:
         return []
-    tried = ", ".join(row.detail.get("knobs", [])) or "none"
     return [
         f"  golden: {'contradicts its own logits' if seen['golden'] else 'consistent'}",
         f"  witness: {'wrong as well' if seen['witness'] else 'right, so the exported graph is'}",
         f"  fed the golden's tokens: {'wrong' if seen['numbers'] else 'right'}",
-        f"  knobs tried: {tried}; " + (f"{seen['knob']} clears it" if seen["knob"] else "none clears it"),
     ]

@@ -7,89 +7,31 @@ what the host needs after that is imported where it is used, for the same reason
 
 import argparse
 import gc
-import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.contract import LAYOUTS
-from harness.core.arguments import layouts, span
+from conform import options
 from harness.core.errors import UserError
 from harness.core.selectors import ROOT
-from harness.run.launch import EMBEDDED, Launch, Options, cores, shares
-from harness.run.process import Limits
+from harness.run.launch import Launch, Options
 
 if TYPE_CHECKING:
     from harness.core.rows import Row
-    from harness.run.campaign import Campaign, Question
+    from harness.run.conformance import Conformance, Question
     from harness.run.outcome import Outcome
 
 SUITE = Path(ROOT) / "harness" / "suite"
 LAUNCH = pytest.StashKey[Launch]()
-CAMPAIGN: "pytest.StashKey[Campaign]" = pytest.StashKey()
+RUN: "pytest.StashKey[Conformance]" = pytest.StashKey()
 PROBLEM = pytest.StashKey[str]()
 SHARED: "pytest.StashKey[tuple[Options, list[Outcome]]]" = pytest.StashKey()
 """What pytest-xdist's workers have sent back, in the process that started them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    says = "does this runtime decode like PyTorch? example: pytest --backend=ort,openvino --opset=12-17"
-    add = parser.getgroup("conformance", says).addoption
-    add(
-        "--backend", default="ort", help="NAME[@VERSION][:PROVIDER] or module:Class, several with commas (default: ort)"
-    )
-    add("--bundle", type=Path, default=EMBEDDED, help="folder made by `conform record` (default: the embedded one)")
-    add("--opset", type=span, default=range(1, 99), help="one opset or a range, e.g. 14 or 12-17 (default: all)")
-    add("--layout", type=layouts, help=f"only these, with commas: {', '.join(LAYOUTS)} (default: all)")
-    add("--exporter", help="only graphs of this exporter, e.g. torchscript or dynamo (default: all)")
-    add("--precision", help="only graphs of this precision, e.g. fp32 (default: all)")
-    add("--backend-python", help="interpreter that has the runtime (default: this one)")
-    add(
-        "--cell-timeout",
-        type=seconds,
-        default=120,
-        help="seconds of silence before a worker counts as hung (default: 120)",
-    )
-    add("--memory-limit", type=gibibytes, default=0, help="GiB that a worker may hold (default: no limit)")
-    add(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        help="folder that rows are added to; write it with = (default: results)",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="continue the newest unfinished run of equal arguments, bundle, harness and packages",
-    )
-    add(
-        "--reuse",
-        action="store_true",
-        help="do not ask again what earlier runs in --results settled and nothing changed",
-    )
-    add("--allow-absent", action="store_true", help="a backend that is not here does not fail the run")
-
-
-def seconds(text: str) -> float:
-    """A length of time above zero. Raises argparse's error."""
-    return _number(text, 0.1, "seconds, 0.1 or more")
-
-
-def gibibytes(text: str) -> float:
-    """An amount of memory, 0 for no limit. Raises argparse's error."""
-    return _number(text, 0, "GiB, 0 or more")
-
-
-def _number(text: str, least: float, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= least):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}")
-    return value
+    options.add(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -111,63 +53,39 @@ def _default_paths(config: pytest.Config) -> list[str]:
     return config.getini("testpaths") if here == config.rootpath else [str(here)]
 
 
-def _launch(config: pytest.Config, wish: argparse.Namespace, paths: list[str]) -> None:
+def _launch(config: pytest.Config, values: argparse.Namespace, paths: list[str]) -> None:
     """Start the workers when this invocation will collect the suite. Raises UsageError."""
-    if wish.help or wish.version or not _reaches_suite(config, paths):
+    if values.help or values.version or not _reaches_suite(config, paths):
         return
-    python = wish.backend_python
-    if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
-        raise pytest.UsageError(f"--backend-python={python}: no such interpreter; give the path of a python")
-    backends = [text.strip() for text in wish.backend.split(",") if text.strip()]
-    if not backends:
-        raise pytest.UsageError("--backend= names no backend; give one, e.g. --backend=ort")
-    other = getattr(config, "workerinput", None)  # of a process of pytest-xdist
-    options = Options(
-        backends,
-        wish.bundle,
-        wish.opset,
-        wish.layout,
-        wish.precision,
-        python,
-        Limits(wish.cell_timeout, int(wish.memory_limit * 2**30)),
-        wish.results,
-        wish.resume,
-        wish.reuse,
-        wish.allow_absent,
-        wish.exporter,
-        shared=bool(other),
-        share=shares(other["workercount"])[int(other["workerid"][2:]) % cores()] if other else frozenset(),
-    )
     try:
-        if getattr(wish, "numprocesses", None) and not options.shared:
-            _share(config, options)
+        asked = options.read(values, getattr(config, "workerinput", None))
+        if getattr(values, "numprocesses", None) and not asked.shared:
+            _check(asked)
+            config.stash[SHARED] = (asked, [])
         else:
-            config.stash[LAUNCH] = Launch(options)
+            config.stash[LAUNCH] = Launch(asked)
     except (UserError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def _share(config: pytest.Config, options: Options) -> None:
-    """Under ``-n`` pytest-xdist's processes run the cells. What is wrong for all of them is said once, here."""
+def _check(asked: Options) -> None:
+    """Under ``-n`` pytest-xdist's processes run the cells: what is wrong for all of them is said once, here. Raises
+    UserError."""
     from harness.core.bundle import Bundle
     from harness.run import expectations
     from harness.run.launch import selected
 
-    if options.resume or options.reuse:
-        raise pytest.UsageError("--resume and --reuse take up the rows of one process; leave -n out")
-    try:
-        Bundle(str(options.bundle))
-        for selector in selected(options):
-            if selector.folder is None:
-                expectations.load(selector.module.rpartition(".")[2])
-    except UserError as error:
-        raise pytest.UsageError(str(error)) from error
-    config.stash[SHARED] = (options, [])
+    if asked.resume or asked.reuse:
+        raise UserError("--resume and --reuse take up the rows of one process; leave -n out")
+    Bundle(str(asked.bundle))
+    for selector in selected(asked):
+        if selector.folder is None:
+            expectations.load(selector.module.rpartition(".")[2])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Shares out whole cells: a cell's checks are answers of one replay."""
+    """Shares out whole cells: a cell's checks are answered by one replay."""
     if SHARED not in config.stash or config.option.dist != "load":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -190,37 +108,37 @@ def pytest_testnodedown(node: Any) -> None:
 
 def _reaches_suite(config: pytest.Config, paths: list[str]) -> bool:
     """Whether a path is the suite, a folder that holds it, or a file or item in it."""
-    places = [(config.invocation_params.dir / path.split("::")[0]).resolve() for path in paths]
-    return any(place in (SUITE, *SUITE.parents) or SUITE in place.parents for place in places)
+    folders = [(config.invocation_params.dir / path.split("::")[0]).resolve() for path in paths]
+    return any(folder in (SUITE, *SUITE.parents) or SUITE in folder.parents for folder in folders)
 
 
-def _campaign(config: pytest.Config) -> "Campaign | None":
+def _opened(config: pytest.Config) -> "Conformance | None":
+    """The run, opened when it is first needed."""
+    from harness.run.conformance import Conformance
 
-    from harness.run.campaign import Campaign
-
-    if CAMPAIGN not in config.stash and PROBLEM not in config.stash and LAUNCH in config.stash:
+    if RUN not in config.stash and PROBLEM not in config.stash and LAUNCH in config.stash:
         try:
-            config.stash[CAMPAIGN] = Campaign(config.stash[LAUNCH])
+            config.stash[RUN] = Conformance(config.stash[LAUNCH])
         except (UserError, OSError) as error:
             # Raised while collecting, it would be one broken test file among others; collection_modifyitems ends the run.
             config.stash[PROBLEM] = str(error)
-    return config.stash.get(CAMPAIGN, None)
+    return config.stash.get(RUN, None)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "question" in metafunc.fixturenames:
-        running = _campaign(metafunc.config)
-        if running is None and PROBLEM not in metafunc.config.stash:
+        run = _opened(metafunc.config)
+        if run is None and PROBLEM not in metafunc.config.stash:
             metafunc.config.stash[PROBLEM] = (
                 "the suite was not asked for by its path; run pytest, or pytest harness/suite"
             )
-        questions = running.questions() if running else []
+        questions = run.questions() if run else []
         metafunc.parametrize("question", questions, ids=[question.id for question in questions])
 
 
 @pytest.fixture(scope="session")
-def campaign(pytestconfig: pytest.Config) -> "Campaign":
-    return pytestconfig.stash[CAMPAIGN]
+def conformance(pytestconfig: pytest.Config) -> "Conformance":
+    return pytestconfig.stash[RUN]
 
 
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
@@ -229,25 +147,17 @@ def pytest_collection_modifyitems(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    running = session.config.stash.get(CAMPAIGN, None)
-    if running is None:
+    run = session.config.stash.get(RUN, None)
+    if run is None or session.config.option.collectonly:
         return
-    if session.config.option.collectonly:
-        return
-
     try:
-        running.only(filter(None, map(_question, session.items)))
+        run.start(filter(None, map(_question, session.items)))
     except UserError as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
-        raise pytest.UsageError(
-            f"--results={running.options.results}: {error.strerror}; give another folder"
-        ) from error
-    for question in running.questions():
-        if question.graph is None:  # a backend that is not here says so in its row, whatever -k selects
-            running.ask(question)
-    if running.all_absent and not running.options.allow_absent and not running.options.shared:
-        raise pytest.UsageError("; ".join(running.absences().values()))
+        raise pytest.UsageError(f"--results={run.options.results}: {error.strerror}; give another folder") from error
+    if run.all_absent and not run.options.allow_absent and not run.options.shared:
+        raise pytest.UsageError("; ".join(run.absences().values()))
 
 
 def _question(item: pytest.Item | None) -> "Question | None":
@@ -257,27 +167,27 @@ def _question(item: pytest.Item | None) -> "Question | None":
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    running = item.config.stash.get(CAMPAIGN, None)
+    run = item.config.stash.get(RUN, None)
     done, coming = _question(item), _question(nextitem)
-    if running is None or done is None or not running.side_by_side or item.config.option.verbose < 0:
+    if run is None or done is None or not run.side_by_side or item.config.option.verbose < 0:
         return
     if coming is None or (done.target, done.check == "cost") != (coming.target, coming.check == "cost"):
-        item.config.pluginmanager.getplugin("terminalreporter").write_line(f" {running.progress(done)}")
+        item.config.pluginmanager.getplugin("terminalreporter").write_line(f" {run.progress(done)}")
 
 
 def _outcome(config: pytest.Config) -> "tuple[Options, Outcome] | None":
     """Of this process's run, or of the parts that others ran."""
     from harness.run.outcome import joined
 
-    if CAMPAIGN in config.stash:
-        return config.stash[CAMPAIGN].options, config.stash[CAMPAIGN].outcome()
-    options, parts = config.stash.get(SHARED, (None, None))
-    return (options, joined(parts)) if options and parts else None
+    if RUN in config.stash:
+        return config.stash[RUN].options, config.stash[RUN].outcome()
+    asked, parts = config.stash.get(SHARED, (None, None))
+    return (asked, joined(parts)) if asked and parts else None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
-    if config.option.collectonly or not (CAMPAIGN in config.stash or SHARED in config.stash):
+    if config.option.collectonly or not (RUN in config.stash or SHARED in config.stash):
         return
     if exitstatus == pytest.ExitCode.INTERRUPTED:
         session.exitstatus = 130
@@ -290,8 +200,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    running = config.stash.get(CAMPAIGN, None)
-    if config.option.collectonly or (running is not None and not running.rows):
+    run = config.stash.get(RUN, None)
+    if config.option.collectonly or (run is not None and not run.rows):
         return
     ended = _outcome(config)
     if ended is None:
@@ -299,19 +209,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from harness.core.rowfiles import read
     from reports import matrix, matrix_page
 
-    options, outcome = ended
-    rows = running.rows if running else [row for place in outcome.files for row in read(place)]
+    asked, outcome = ended
+    rows = run.rows if run else [row for path in outcome.files for row in read(path)]
     if config.option.verbose >= 0:
         terminalreporter.section("compatibility matrix")
         terminalreporter.write_line(matrix_page.terminal(matrix.build(rows)))
         terminalreporter.section("conformance")
-    for line in [*outcome.lines(rows), matrix_page.write_page(options.results)]:
+    for line in [*outcome.lines(rows), matrix_page.write_page(asked.results)]:
         terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if CAMPAIGN in config.stash:
-        config.stash[CAMPAIGN].close()
+    if RUN in config.stash:
+        config.stash[RUN].close()
     elif LAUNCH in config.stash:
         config.stash[LAUNCH].stop()
     if LAUNCH in config.stash:

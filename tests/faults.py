@@ -280,3 +280,78 @@ class NodeUnproven(ort.Backend):
 class _Unproven(_AtNode):
     def placement(self) -> contract.Placement | None:
         return None
+
+
+class KnobFault(ort.Backend):
+    """Wrong logits on the cells that FAULT_AT names; ``turn`` is called when a program of them is made with a knob."""
+
+    def turn(self) -> None:
+        raise NotImplementedError
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        program = super().compile(part, options)
+        if f"-{os.environ.get('FAULT_AT', 'op17')}-" not in part.path:
+            return program
+        if set(options) - {"threads"}:
+            self.turn()
+        return _WrongLogits(program)
+
+
+class _WrongLogits(contract.Program):
+    def __init__(self, inner: contract.Program) -> None:
+        self.inner = inner
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = self.inner.run(feeds)
+        if "logits" in outputs:
+            ramp = np.arange(outputs["logits"].shape[-1], dtype=np.float32)
+            outputs["logits"] = outputs["logits"] + np.float32(0.01) * ramp
+        return outputs
+
+    def placement(self) -> contract.Placement | None:
+        return self.inner.placement()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class KnobDies(KnobFault):
+    def turn(self) -> None:
+        ctypes.string_at(0)
+
+
+class KnobRaises(KnobFault):
+    def turn(self) -> None:
+        raise RuntimeError("this runtime knows no such setting")
+
+
+class KnobHangs(KnobFault):
+    def turn(self) -> None:
+        time.sleep(600)
+
+
+class KnobDamages(KnobFault):
+    """Once a knob is turned, every program of the process gives zeros, those of other cells and earlier ones too."""
+
+    damaged = False
+
+    def turn(self) -> None:
+        KnobDamages.damaged = True
+
+    def compile(self, part: contract.Part, options: dict[str, Any]) -> contract.Program:
+        return _Damageable(super().compile(part, options))
+
+
+class _Damageable(contract.Program):
+    def __init__(self, inner: contract.Program) -> None:
+        self.inner = inner
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = self.inner.run(feeds)
+        return {name: array * 0 for name, array in outputs.items()} if KnobDamages.damaged else outputs
+
+    def placement(self) -> contract.Placement | None:
+        return self.inner.placement()
+
+    def close(self) -> None:
+        self.inner.close()

@@ -15,13 +15,13 @@ from harness.core.cell import Cell
 from harness.core.rowfiles import read_all
 from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
-from harness.golden import survey as host
-from harness.golden.exporters import TORCH
-from harness.golden.survey import survey
+from harness.run.exporters import Survey, version
+from harness.run.process import Limits, Worker
 from tests import helpers
 from tests.models import make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn of themselves
+TORCH = version("torchscript")
 CELL = Cell("torchscript", TORCH, "cpu", "eager", "unified", "fp32", 17)
 
 
@@ -33,10 +33,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str, str, int], Row], Path]:
+def found(
+    model: Path, bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[tuple[str, str, str, int], Row], Path]:
     """Rows of opset 13 by (exporter, attention or source, layout, opset), and their folder."""
     results = tmp_path_factory.mktemp("exporters") / "results"
-    rows = survey(model, results, wanted=[13], progress=False)
+    rows = Survey(str(model), bundle, opsets=[13]).run(results, Limits(), lambda row: None)
     return {(row.backend, row.exporter, row.layout, row.opset): row for row in rows}, results
 
 
@@ -80,7 +82,7 @@ def test_every_cell_has_its_row(found: tuple[dict[Any, Row], Path], valid: Calla
 
 @pytest.fixture(scope="module")
 def bundle(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return exporters.golden(model, host.CORPUS, tmp_path_factory.mktemp("golden"), progress=False)
+    return exporters.golden(model, helpers.CORPUS, tmp_path_factory.mktemp("golden"), progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def test_a_dead_exporter_costs_its_own_cell_only(
         f"    if 'sdpa/split/fp32/op12' in line: {does}\n"
         f"    print('{{\"answer\": ' + {answer!r} + '}}', '{{\"done\": 1}}', sep='\\n', flush=True)\n"
     )
-    monkeypatch.setattr(host._Worker, "_command", lambda worker: [sys.executable, "-c", script])
+    monkeypatch.setattr(Worker, "_command", lambda worker: [sys.executable, "-c", script])
     asked = ["exporters", str(model), "--results", str(tmp_path), "--exporter", "dynamo", "--opset", "11-12"]
     assert cli.main([*asked, "--timeout", "1"]) == 1
     rows = [row for _, row in read_all([tmp_path])]
@@ -145,5 +147,5 @@ def test_a_dead_exporter_costs_its_own_cell_only(
 def test_an_unknown_exporter_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["exporters", str(model), "--results", str(tmp_path / "results"), "--exporter", "torchscript,dynamite"]
     assert cli.main(asked) == 2
-    assert capsys.readouterr().err == "error: exporter dynamite: choose of torchscript, dynamo, converter\n"
+    assert capsys.readouterr().err == "error: exporter dynamite: choose from torchscript, dynamo, converter\n"
     assert not (tmp_path / "results").exists()

@@ -48,14 +48,18 @@ def conform(*arguments: object) -> Any:
 
 
 def fill(
-    results: Path, *backends: str, names: tuple[str, ...] = (GATHER,), opsets: tuple[int, ...] = (12,),
-    silence: float = 60, again: bool = False,
-) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
+    results: Path,
+    *backends: str,
+    names: tuple[str, ...] = (GATHER,),
+    opsets: tuple[int, ...] = (12,),
+    silence: float = 60,
+    again: bool = False,
+) -> tuple[list[dict[str, Any]], str]:
     """Every row that is in the folder afterwards, and what was said."""
     said: list[str] = []
-    wish = operators.Wish([results], names, opsets, backends, again, Limits(silence))
+    request = operators.Request([results], names, opsets, backends, again, Limits(silence))
     known = [row for _, row in read_all([results])] if filled(results) else []
-    columns = operators.Columns(wish, node_tests.collection(names), known, said.append)
+    columns = operators.Columns(request, node_tests.collection(names), known, said.append)
     try:
         columns.fill()
     finally:
@@ -213,9 +217,14 @@ FAULTS = [
     ("NodeRaises", "ERROR", "run", "other", "the adapter raised RuntimeError: a fault of the adapter's own"),
     ("NodeKilled", "CRASH", "run", "signal", "1 of 3 node tests crashed: test_gather_elements_1: died of signal 11"),
     ("NodeHangs", "TIMEOUT", "run", "hang", "1 of 3 node tests timed out: test_gather_elements_1: no sign of life"),
-    ("NodeRefuses", "UNSUPPORTED", "load", "operator",
-     "1 of 3 node tests refused: test_gather_elements_1: no kernel; model test_gather_elements_1.onnx"),
-]  # fmt: skip
+    (
+        "NodeRefuses",
+        "UNSUPPORTED",
+        "load",
+        "operator",
+        "1 of 3 node tests refused: test_gather_elements_1: no kernel; model test_gather_elements_1.onnx",
+    ),
+]
 
 
 @pytest.mark.parametrize("fault, status, stage, kind, words", FAULTS, ids=[row[0] for row in FAULTS])
@@ -296,10 +305,17 @@ def test_nothing_compared_is_no_pass() -> None:
 
 NAN, INF = float("nan"), float("inf")
 PAIRS = [
-    (1.0009, 1.0, ""), (1.0011, 1.0, "y[] is 1.0011"), (9e-8, 0.0, ""), (2e-7, 0.0, "y[] is 2e-07"),
-    (NAN, NAN, ""), (NAN, 1.0, "y[] is nan"), (1.0, NAN, "expected nan"), (INF, INF, ""), (-INF, INF, "y[] is -inf"),
+    (1.0009, 1.0, ""),
+    (1.0011, 1.0, "y[] is 1.0011"),
+    (9e-8, 0.0, ""),
+    (2e-7, 0.0, "y[] is 2e-07"),
+    (NAN, NAN, ""),
+    (NAN, 1.0, "y[] is nan"),
+    (1.0, NAN, "expected nan"),
+    (INF, INF, ""),
+    (-INF, INF, "y[] is -inf"),
     (1e30, INF, "expected inf"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value, expected, words", PAIRS)

@@ -3,15 +3,18 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from backends.contract import Probe
 from harness.core import verdict
 from harness.core.rows import Identity, Origin, Row
+from harness.core.selectors import parse
 from harness.golden.record import record
-from harness.run.campaign import Campaign
+from harness.run.outcome import elements
+from harness.run.process import Found, Limits, Worker
+from harness.run.targets import Target
 from reports import matrix, matrix_page
 from tests import environments, faked, helpers
 
@@ -216,9 +219,11 @@ def test_rows_of_a_fake_enter_no_matrix() -> None:
 
 def test_a_run_of_a_fake_compared_nothing() -> None:
     for version, compared in (("8.5.3", 7), ("8.5.3-fake", 0)):
-        target, campaign = SimpleNamespace(compared=0), SimpleNamespace(rows=[])
-        Campaign._count(campaign, Row("logits", "PASS", compared=7, version=version), target)  # type: ignore[arg-type]
-        assert target.compared == compared
+        selector = parse("tensorrt")
+        found = Found(Probe(version, "orin", "fp32"))
+        target = Target(selector, Worker(str(helpers.EMBEDDED), selector, Limits()), found)
+        row = Row("logits", "PASS", compared=7, backend="tensorrt", version=version)
+        assert elements([row], target) == compared
 
 
 def test_conform_prints_the_table_of_platforms(openvino: Any) -> None:

@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_an_expectation_speaks_of_its_cells_only(folder: Path, fields: dict, status: str) -> None:
     seen = row(**fields)
-    expectations.apply(seen, expectations.load("ort"))
+    seen = expectations.apply(seen, expectations.load("ort"))
     assert seen.status == status
     if status.startswith("X"):
         assert seen.detail["expected"]["seen"] == fields.get("status", "FAIL")

@@ -69,7 +69,7 @@ def test_a_broken_registry_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_made_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(envs, "PLACE", tmp_path)
+    monkeypatch.setattr(envs, "FOLDER", tmp_path)
     lines = {
         "no Python 2.6 on PATH": envs.Entry("ort", "1.10.0", "onnxruntime", "2.6"),
         "could not install onnxruntime==1.10.0 .*No matching distribution": envs.Entry(
@@ -133,7 +133,7 @@ def test_reused_answers_count_for_their_own_version(made: envs.Entry, tmp_path: 
     rows = helpers.rows_in(tmp_path)
     again = helpers.conformance(tmp_path, *asked)
     assert again.returncode == 0, again.stdout
-    assert "2 of them are answers of earlier runs" in again.stdout
+    assert "2 rows reused from earlier runs" in again.stdout
     assert helpers.rows_in(tmp_path) == rows
     refused = (f"--backend=ort,{OLD}", f"--opset={TAKES + 1}", "--layout=unified", "--reuse", "-k")
     for checks in ("encoder", "encoder or kv_shape"):
@@ -152,7 +152,7 @@ def test_another_package_of_the_host_is_another_condition(made: envs.Entry, tmp_
     for kwargs, reused in (({}, False), ({}, True), ({"PYTHONPATH": path}, False)):
         done = helpers.conformance(tmp_path / "results", *asked, **kwargs)
         assert done.returncode == 0, done.stdout
-        assert ("1 of them are answers of earlier runs" in done.stdout) == reused
+        assert ("1 rows reused from earlier runs" in done.stdout) == reused
 
 
 def test_a_version_left_out_is_not_every_version() -> None:
@@ -179,13 +179,18 @@ class Slow(ort.Backend):
 @pytest.mark.skipif(cores() < 2, reason="workers run side by side on two cores or more")
 def test_a_worker_that_is_sent_away_leaves_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
-    (tmp_path / "wrong.py").write_text(SLOW.replace("time.sleep(600)", "raise TypeError('wrong')").replace("Slow", "Wrong"),
-                                       encoding="utf-8")  # fmt: skip
+    (tmp_path / "wrong.py").write_text(
+        SLOW.replace("time.sleep(600)", "raise TypeError('wrong')").replace("Slow", "Wrong"), encoding="utf-8"
+    )
     began = time.monotonic()
     done = helpers.conformance(
-        tmp_path / "results", "--backend=wrong:Wrong,slow:Slow", "--opset=17", "--layout=unified", "-x",
+        tmp_path / "results",
+        "--backend=wrong:Wrong,slow:Slow",
+        "--opset=17",
+        "--layout=unified",
+        "-x",
         PYTHONPATH=str(tmp_path),
-    )  # fmt: skip
+    )
     assert done.returncode == 1, done.stdout
     assert time.monotonic() - began < 60
     assert {row["backend"] for row in helpers.rows_in(tmp_path / "results")} == {"wrong:Wrong", "slow:Slow"}

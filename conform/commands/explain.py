@@ -22,8 +22,9 @@ def run(options: argparse.Namespace) -> int:
     from harness.run.launch import EMBEDDED
 
     try:
-        rows = cell_again(Cell.parse(options.cell), options.bundle or EMBEDDED, options.backend_python)
+        cell = Cell.parse(options.cell)
     except ValueError as error:
         raise UserError(str(error)) from error
+    rows = cell_again(cell, options.bundle or EMBEDDED, options.backend_python)
     print(page(rows))
     return verdict.exit_code((row.status, row.compared * (row.check in verdict.OF_PYTORCH)) for row in rows)

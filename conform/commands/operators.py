@@ -49,24 +49,24 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"--opset: {tests.name} has opsets {tests.opsets[0]}-{tests.opsets[-1]}")
     if options.results[0].is_file():
         raise UserError(f"{options.results[0]}: rows are added to the first of RESULTS; give a folder")
-    wish = operators.Wish(options.results, wanted, opsets, _names(options.backend), options.again)
+    request = operators.Request(options.results, wanted, opsets, _names(options.backend), options.again)
     # Runtimes that are asked for by name need no rows to be found in.
-    needed = not wish.backends or any(map(filled, options.results))
+    needed = not request.backends or any(map(filled, options.results))
     known = [row for _, row in read_all(options.results)] if needed else []
-    columns = operators.Columns(wish, tests, known, _note)
+    columns = operators.Columns(request, tests, known, _note)
     try:
         columns.fill()
     finally:
         columns.close()
-    rows = operators.shown((row for _, row in read_all(options.results)), wish)
+    rows = operators.asked_rows((row for _, row in read_all(options.results)), request)
     if not rows:
         raise UserError("no rows of these operators, and no runtime of RESULTS is here; name one with --backend")
     for line in operators.gaps(tests, wanted, opsets):
         _note(f"note: {line}")
-    if columns.wrote:
+    if columns.ledger.wrote:
         _note(matrix_page.write_page(options.results[0]))
     show(matrix_page.FORMATS[options.format](matrix.build(rows)), options.out)
-    return int(bool(columns.idle))
+    return int(bool(columns.absent))
 
 
 def _note(line: str) -> None:

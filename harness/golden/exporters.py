@@ -37,16 +37,7 @@ from harness.golden.marian import Marian
 from harness.golden.parts import Traceable, parts
 from harness.golden.record import record
 
-TORCH = torch.__version__.split("+")[0]
 ATTENTIONS = ("eager", "sdpa")
-VARIANTS = {
-    "torchscript": (TORCH, ATTENTIONS),
-    "dynamo": (TORCH, ATTENTIONS),
-    "converter": (onnx.__version__, ("from12", "from17", "from23")),
-}
-"""Exporter -> its version, and the attentions (or what it converts: TorchScript's eager graphs of these opsets)."""
-OPSETS = range(9, onnx.defs.onnx_opset_version() + 2)
-"""From the oldest that TorchScript writes to the one after the newest that ONNX has."""
 ROWS, STEPS = 4, 8
 """How much is decoded with each file: a wrong export is grossly wrong from its first steps on."""
 REFUSALS = [

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.core.bundle import Bundle
-from harness.core.rows import Row
+from harness.core.rows import Answer, Origin, Row
 
 
 def completed(found: list[tuple[Path, Row]], bundle_path: Path) -> list[Row]:
@@ -51,9 +51,8 @@ def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[t
     return made
 
 
-def _like(pattern: Row, row: Row) -> Row:
+def _like(pattern: Row, answer: Answer) -> Row:
     """A row of the same cell, run and time."""
-    for name in ("backend", "runtime", "version", "device", "bundle", "exporter", "layout", "precision", "opset",
-                 "cell", "run", "time", "box", "command"):  # fmt: skip
-        setattr(row, name, getattr(pattern, name))
-    return row
+    plain = answer.answer if isinstance(answer, Row) else answer
+    origin = Origin(pattern.command, run=pattern.run, time=pattern.time, box=pattern.box)
+    return Row.of(plain, pattern.identity, origin)

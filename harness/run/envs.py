@@ -23,12 +23,13 @@ else:
     import tomli as tomllib
 
 REGISTRY = Path(selectors.ROOT) / "backends" / "envs.toml"
-PLACE = Path(selectors.ROOT) / ".envs"
+FOLDER = Path(selectors.ROOT) / ".envs"
 NOTE = "env.json"
 
 
 class Entry(NamedTuple):
-    """One line of the registry. ``python``: the interpreter that has a wheel, e.g. 3.8; ``pins``: what pip gets too."""
+    """One line of the registry. ``python``: the version of Python that there is a wheel for, e.g. 3.8; ``pins``: further
+    requirements for pip."""
 
     backend: str
     version: str
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        return PLACE / f"{self.backend}-{self.version}"
+        return FOLDER / f"{self.backend}-{self.version}"
 
     @property
     def interpreter(self) -> Path:
@@ -50,22 +51,22 @@ class Entry(NamedTuple):
 
     @property
     def made(self) -> bool:
-        """Whether it is here, whole, and of this very line of the registry."""
+        """Whether the environment is here, complete, and made from this very line of the registry."""
         return self.interpreter.exists() and _note(self).get("entry") == _plain(self)
 
 
-def registry(place: Path = REGISTRY) -> list[Entry]:
-    """Every entry, oldest first. Raises UserError when there is no telling."""
+def registry(path: Path = REGISTRY) -> list[Entry]:
+    """Every entry, oldest first. Raises UserError for a file that is no registry."""
     try:
-        families = tomllib.loads(place.read_text(encoding="utf-8"))
+        families = tomllib.loads(path.read_text(encoding="utf-8"))
         return [
             Entry(backend, line["version"], family["package"], line["python"], tuple(line.get("pins", ())))
             for backend, family in families.items()
             for line in family["versions"]
         ]
     except (OSError, KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
-        said = f"{place}: not a registry of environments ({error!r}); see the comment at its head"
-        raise UserError(said) from error
+        message = f"{path}: not a registry of environments ({error!r}); see the comment at its head"
+        raise UserError(message) from error
 
 
 def matching(text: str) -> list[Entry]:
@@ -76,18 +77,18 @@ def matching(text: str) -> list[Entry]:
         return known
     family = [entry for entry in known if entry.backend == backend]
     if not version:  # an unset variable must not mean everything
-        found = []
+        entries = []
     elif version == "all":
-        found = family
+        entries = family
     else:
-        found = [entry for entry in family if (entry.version + ".").startswith(version + ".")][-1:]
-    if not found:
+        entries = [entry for entry in family if (entry.version + ".").startswith(version + ".")][-1:]
+    if not entries:
         has = ", ".join(entry.version for entry in family) or f"no {backend}"
         where = Path(os.path.relpath(REGISTRY)).as_posix()
         raise UserError(
             f"{text}: give NAME@VERSION or NAME@all; the registry has {has}; another version is one more line in {where}"
         )
-    return found
+    return entries
 
 
 def expand(selector: selectors.Selector) -> list[selectors.Selector]:
@@ -99,7 +100,7 @@ def expand(selector: selectors.Selector) -> list[selectors.Selector]:
 
 
 def interpreter(selector: selectors.Selector) -> str | None:
-    """The interpreter of the environment made for that version; None where there is none, and the host's own is to serve."""
+    """The interpreter of the environment made for that version; None where there is none: the host's own is then used."""
     if selector.version is None:
         return None
     try:
@@ -110,7 +111,7 @@ def interpreter(selector: selectors.Selector) -> str | None:
 
 
 def create(entry: Entry) -> str:
-    """Make the environment, unless it is made. Returns a line that says so. Raises UserError; nothing is then left."""
+    """Make the environment, unless it is made. Returns a line that says so. Raises UserError; it then leaves nothing."""
     if entry.made:
         return f"{entry.name}: here already, {entry.folder}"
     began = time.monotonic()
@@ -124,9 +125,9 @@ def create(entry: Entry) -> str:
         # The runtime and numpy, and nothing that the runtime's package only recommends: --no-deps.
         pip = (str(entry.interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         _run("install " + " ".join(wanted), *pip, "--no-deps", "--only-binary=:all:", *wanted)
-        found = _run("import the runtime", str(entry.interpreter), "-c", PROBE, entry.backend).splitlines()[-1:]
-        if not found or not (found[0] + ".").startswith(entry.version + "."):
-            raise UserError(f"the runtime says that it is version {''.join(found)!r}, not {entry.version}")
+        version = _run("import the runtime", str(entry.interpreter), "-c", PROBE, entry.backend).splitlines()[-1:]
+        if not version or not (version[0] + ".").startswith(entry.version + "."):
+            raise UserError(f"the runtime says that it is version {''.join(version)!r}, not {entry.version}")
         _write_note(entry)
     except UserError as error:
         remove(entry)
@@ -142,26 +143,26 @@ PROBE = "import importlib, sys; print(importlib.import_module('backends.' + sys.
 
 def remove(entry: Entry) -> bool:
     """Delete the environment. Returns whether there was one."""
-    there = entry.folder.exists()
+    existed = entry.folder.exists()
     shutil.rmtree(entry.folder, ignore_errors=True)
-    return there
+    return existed
 
 
 def size(entry: Entry) -> int:
     """Bytes on disk."""
-    return sum(place.lstat().st_size for place in entry.folder.rglob("*") if place.is_file() and not place.is_symlink())
+    return sum(path.lstat().st_size for path in entry.folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def find_python(version: str) -> str:
     """A CPython of that minor version, from PATH or from pyenv. Raises UserError."""
     for candidate in _candidates(version):
         # A shim of pyenv is on PATH even where the version behind it is not chosen, so each one is asked.
-        asked = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        command = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
         try:
-            found = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         except OSError:
             continue
-        if found.stdout.strip() == version:
+        if done.stdout.strip() == version:
             return candidate
     raise UserError(f"no Python {version} on PATH or in pyenv; install one (pyenv install {version})")
 
@@ -184,8 +185,8 @@ def _run(what: str, *command: str) -> str:
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, cwd=selectors.ROOT
     )
     if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        errors = [line for line in said if line.startswith("ERROR")] or said
+        printed = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in printed if line.startswith("ERROR")] or printed
         died = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         raise UserError(f"could not {what}: {errors[-1].strip() if errors else died}")
     return done.stdout

@@ -6,7 +6,8 @@ An entry names ``checks``, ``status``, ``reason`` and ``link``, and may narrow t
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -66,68 +67,84 @@ class Expectation:
 
 def load(backend: str) -> list[Expectation]:
     """The expectations of one adapter; none when it has no file. Raises UserError."""
-    place = os.path.join(ROOT, "backends", "expectations", f"{backend}.toml")
-    if not os.path.exists(place):
+    path = os.path.join(ROOT, "backends", "expectations", f"{backend}.toml")
+    if not os.path.exists(path):
         return []
     try:
-        with open(place, "rb") as stream:
+        with open(path, "rb") as stream:
             entries = tomllib.load(stream)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{place}: not TOML ({error}); mend or delete the file") from error
+        raise UserError(f"{path}: not TOML ({error}); correct or delete the file") from error
     if set(entries) - {"expect"}:
-        raise UserError(f"{place}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
+        raise UserError(f"{path}: unknown table {sorted(set(entries) - {'expect'})}; entries are [[expect]]")
     listed = entries.get("expect", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise UserError(f"{place}: expect is no list of tables; entries are [[expect]]")
-    return [_entry(place, number, entry) for number, entry in enumerate(listed, 1)]
+        raise UserError(f"{path}: expect is not a list of tables; entries are [[expect]]")
+    return [_entry(path, number, entry) for number, entry in enumerate(listed, 1)]
 
 
-def _entry(place: str, number: int, entry: Any) -> Expectation:
-    where = f"{place}, entry {number}"
-    missing, unknown = REQUIRED - set(entry), set(entry) - REQUIRED - OPTIONAL
-    if missing or unknown:
-        word = (
-            f"lacks {', '.join(sorted(missing))}" if missing else f"has the unknown word {', '.join(sorted(unknown))}"
-        )
-        raise UserError(f"{where} {word}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
-    steps = entry.get("step", [])
-    steps = steps if isinstance(steps, list) else [steps]
-    words = [entry[name] for name in entry if name not in ("checks", "step")]
-    if (
-        not isinstance(entry["checks"], list)
-        or not all(isinstance(word, str) for word in (*words, *entry["checks"]))
-        or not all(isinstance(step, int) for step in steps)
-    ):
-        raise UserError(f"{where}: checks is a list of words, step a number or a list, all else is text")
-    if entry.get("layout", "split") not in LAYOUTS:
-        raise UserError(f"{where}: unknown layout {entry['layout']!r}; layouts are {', '.join(LAYOUTS)}")
-    bad = [check for check in entry["checks"] if check not in verdict.CHECKS]
-    if bad or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
-        raise UserError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
-    fields = dict(entry, checks=tuple(entry["checks"]))
-    fields.pop("step", None)
-    fields["steps"] = tuple(steps)
+def _entry(path: str, number: int, entry: Any) -> Expectation:
+    where = f"{path}, entry {number}"
+    _check_words(where, entry)
+    steps = entry.get("step", ())
+    fields = {name: value for name, value in entry.items() if name not in ("checks", "step")}
     try:
         if "version" in fields:
             fields["version"] = SpecifierSet(fields["version"])
         if "opset" in fields:
-            low, _, high = str(fields["opset"]).partition("-")
-            fields["opset"] = range(int(low), int(high or low) + 1)
-            if not fields["opset"]:
-                raise ValueError(f"opset {entry['opset']!r} is an empty range")
+            fields["opset"] = _opsets(fields["opset"])
     except (InvalidSpecifier, ValueError) as error:
         raise UserError(f"{where}: {error}") from error
-    return Expectation(**fields)
+    return Expectation(**fields, checks=tuple(entry["checks"]), steps=tuple(_listed(steps)))
 
 
-def apply(row: Row, expected: list[Expectation]) -> None:
-    """Turn an expected failure into XFAIL, and one that passed into XPASS; the row keeps what was seen."""
+def _check_words(where: str, entry: Any) -> None:
+    """Raises UserError for an entry with a word or value that there is none of."""
+    missing, unknown = REQUIRED - set(entry), set(entry) - REQUIRED - OPTIONAL
+    if missing or unknown:
+        problem = (
+            f"lacks {', '.join(sorted(missing))}" if missing else f"has the unknown word {', '.join(sorted(unknown))}"
+        )
+        raise UserError(f"{where} {problem}; words are {', '.join(sorted(REQUIRED | OPTIONAL))}")
+    texts = [entry[name] for name in entry if name not in ("checks", "step")]
+    checks, steps = entry["checks"], _listed(entry.get("step", ()))
+    if (
+        not isinstance(checks, list)
+        or not all(isinstance(text, str) for text in (*texts, *checks))
+        or not all(isinstance(step, int) for step in steps)
+    ):
+        raise UserError(
+            f"{where}: checks is a list of words, step a number or a list of numbers, everything else is text"
+        )
+    if entry.get("layout", "split") not in LAYOUTS:
+        raise UserError(f"{where}: unknown layout {entry['layout']!r}; layouts are {', '.join(LAYOUTS)}")
+    if set(checks) - set(verdict.CHECKS) or verdict.STATUSES.get(entry["status"], verdict.MISSING).outcome != "fail":
+        raise UserError(f"{where}: checks are {', '.join(verdict.CHECKS)}; status is one that fails")
+
+
+def _listed(steps: Any) -> Sequence[Any]:
+    return steps if isinstance(steps, (list, tuple)) else [steps]
+
+
+def _opsets(text: str) -> range:
+    """``12`` or ``12-17``. Raises ValueError."""
+    low, _, high = text.partition("-")
+    opsets = range(int(low), int(high or low) + 1)
+    if not opsets:
+        raise ValueError(f"opset {text!r} is an empty range")
+    return opsets
+
+
+def apply(row: Row, expected: Sequence[Expectation]) -> Row:
+    """The row, as XFAIL where its failure was expected, and XPASS where it passed all the same; it keeps what was seen."""
     entry = next((entry for entry in expected if entry.covers(row)), None)
     if entry is None or row.status in ("UNSUPPORTED", "ABSENT"):
-        return
+        return row
     seen = {"seen": row.status, "reason": entry.reason, "link": entry.link}
+    detail = {**row.detail, "expected": seen}
     if row.status == "PASS":
-        row.status, row.detail["expected"] = "XPASS", seen
-        row.message = f"was expected to be {entry.status}, and passed: {entry.reason}"
-    elif row.status == entry.status and (not entry.steps or row.step in entry.steps):
-        row.status, row.detail["expected"] = "XFAIL", seen
+        message = f"was expected to be {entry.status}, and passed: {entry.reason}"
+        return replace(row, status="XPASS", detail=detail, message=message)
+    if row.status == entry.status and (not entry.steps or row.step in entry.steps):
+        return replace(row, status="XFAIL", detail=detail)
+    return row

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.core.graph import Selection
 from harness.core.selectors import ROOT, Selector, parse
 from harness.run.process import Limits, Worker
 
@@ -19,20 +20,18 @@ EMBEDDED = Path(ROOT) / "corpora" / "tiny-marian-en-zh.bundle"
 
 @dataclass
 class Options:
-    """The wishes of a command line, named as there."""
+    """What a command line asks for, named as there. ``python``: the interpreter that has the runtimes."""
 
     backends: list[str]
     bundle: Path = EMBEDDED
-    opset: range = range(1, 99)
-    layout: str | None = None  # several with commas
-    precision: str | None = None
+    selection: Selection = field(default_factory=Selection)
     python: str | None = None
     limits: Limits = field(default_factory=Limits)
     results: Path = Path("results")
     resume: bool = False
     reuse: bool = False
     allow_absent: bool = False
-    exporter: str | None = None
+    keep_outputs: bool = False
     shared: bool = False
     """Whether other processes ask for other cells of the same run (pytest-xdist); ``share``: this one's processors."""
     share: frozenset[int] = frozenset()
@@ -41,10 +40,10 @@ class Options:
         """What makes two runs the same question, in plain JSON."""
         return {
             "backends": self.backends,
-            "opset": [self.opset.start, self.opset.stop],
-            "layout": self.layout,
-            "exporter": self.exporter,
-            "precision": self.precision,
+            "opset": [self.selection.opsets.start, self.selection.opsets.stop],
+            "layout": self.selection.layout,
+            "exporter": self.selection.exporter,
+            "precision": self.selection.precision,
             "python": self.python,
         }
 
@@ -63,8 +62,8 @@ class Launch:
             for selector in self.selectors
         ]
         try:
-            mine = [options.share] * len(self.workers) if options.shared else shares(len(self.workers))
-            for worker, share in zip(self.workers, mine, strict=False):
+            each = [options.share] * len(self.workers) if options.shared else shares(len(self.workers))
+            for worker, share in zip(self.workers, each, strict=False):
                 worker.share = share
                 worker.start()
         except OSError:
@@ -79,19 +78,20 @@ class Launch:
 
 def selected(options: Options) -> list[Selector]:
     """What ``--backend`` names, each once. Raises UserError."""
-    return list(dict.fromkeys(one for text in options.backends for one in _versions(parse(text))))
+    named = [parse(text) for text in options.backends]
+    return list(dict.fromkeys(version for selector in named for version in _versions(selector)))
 
 
 def cores() -> int:
-    """Processors that this process may use: so many workers run at once."""
+    """Processors that this process may use; as many workers run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shares(count: int) -> list[frozenset[int]]:
-    """The processors of each of ``count`` workers, of as many of them as run at once; empty: all that there are.
+    """The processors of each of ``count`` workers, for as many workers as run at once. An empty share means all processors.
 
-    Runtimes make a thread for every processor they see, and threads that wait for each other in turns on a shared
-    processor make an old ONNX Runtime twenty times slower.
+    Runtimes make a thread for every processor that they see. Where two such runtimes share processors, an old ONNX Runtime
+    becomes twenty times slower: its threads wait for each other in busy loops.
     """
     every = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
     parts = min(count, len(every))

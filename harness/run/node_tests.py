@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.core.files import write_whole
 from harness.judge.equal import difference
 from harness.run import preflight
 
@@ -37,14 +38,14 @@ FORMAT = 1
 OLDEST = 9
 ABOUT, INDEX = "collection.json", "tests.json"
 NO_ARRAY = "sequence"
-NATIVE = {"bool", "object", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))} | {
-    "float16", "float32", "float64", "complex64", "complex128",
-}  # fmt: skip
+INTEGERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+NATIVE = INTEGERS | {"bool", "object", "float16", "float32", "float64", "complex64", "complex128"}
+"""Element types that numpy has, and that the backend contract carries."""
 BEFORE = {
     r"test_mod_float.*_fmod_0.*": (28, "up to Mod-27 floats need fmod=1, which its text alone says"),
     r"test_training_dropout(_default)?(_mask)?": (99, "the expected mask is that of numpy's random numbers"),
 }
-"""Tests (whole names) that are none before an opset, for a reason that neither checker nor evaluator knows."""
+"""Names of tests -> the opset before which they are not used, and why: neither checker nor evaluator knows."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class Collection:
             self._irs = {int(opset): ir for opset, ir in about["irs"].items()}
             self._tests = {name: _read(folder / name) for name in operators if name in self.operators}
         except (ValueError, KeyError, TypeError) as error:
-            raise OSError(f"{folder}: damaged ({error}); delete this folder, it is made again") from error
+            raise OSError(
+                f"{folder}: damaged ({error}); delete this folder: it is prepared again when needed"
+            ) from error
         self.opsets = range(min(self._irs), max(self._irs) + 1)
 
     def tests(self, operator: str, opset: int) -> list[NodeTest]:
@@ -84,9 +87,9 @@ class Collection:
         stem = str(self.folder / test.operator / test.name)
         model = preflight.read(f"{stem}.onnx")
         _stamp(model, opset, self._irs[opset])
-        place = os.path.join(folder, f"{test.name}-op{opset}.onnx")
-        Path(place).write_bytes(model.SerializeToString())
-        return {"name": test.name, "model": place, "data": f"{stem}.npz"}
+        path = os.path.join(folder, f"{test.name}-op{opset}.onnx")
+        Path(path).write_bytes(model.SerializeToString())
+        return {"name": test.name, "model": path, "data": f"{stem}.npz"}
 
 
 def _read(folder: Path) -> list[NodeTest]:
@@ -97,9 +100,9 @@ def _read(folder: Path) -> list[NodeTest]:
     ]
 
 
-def collection(operators: Iterable[str], say: Callable[[str], object] = lambda line: None) -> Collection:
-    """The installed onnx's tests of these operators, from the cache where they are in it; ``say`` is told where they are
-    not. A name without tests is left out; ``Collection.operators`` lists those that have some.
+def collection(operators: Iterable[str], note: Callable[[str], object] = lambda line: None) -> Collection:
+    """The installed onnx's tests of these operators, from the cache; those that it lacks are prepared, and ``note`` gets a
+    line about it. A name without tests is left out; ``Collection.operators`` lists those that have some.
 
     Raises OSError when the cache cannot be written or read.
     """
@@ -110,7 +113,7 @@ def collection(operators: Iterable[str], say: Callable[[str], object] = lambda l
     known = set(Collection(folder, ()).operators) if (folder / ABOUT).is_file() else wanted
     missing = {operator for operator in wanted & known if not (folder / operator).is_dir()}
     if missing or not (folder / ABOUT).is_file():
-        say(f"preparing ONNX's node tests of {len(missing)} operators, once; they are kept in {folder}")
+        note(f"preparing ONNX's node tests of {len(missing)} operators, once; they are kept in {folder}")
         _prepare(folder, f"onnx {version}, format {FORMAT}", missing)
     return Collection(folder, wanted)
 
@@ -135,14 +138,12 @@ def _prepare(folder: Path, name: str, operators: Container[str]) -> None:
         for operator in cases:
             if operator in operators:
                 _keep(folder / operator, cases[operator], irs)
-    about = folder / f"{ABOUT}.{os.getpid()}"
-    about.write_text(json.dumps({"name": name, "irs": irs, "operators": sorted(cases)}), encoding="utf-8")
-    about.replace(folder / ABOUT)
+    write_whole(folder / ABOUT, json.dumps({"name": name, "irs": irs, "operators": sorted(cases)}))
 
 
-def _keep(place: Path, cases: list[Any], irs: dict[int, int]) -> None:
+def _keep(path: Path, cases: list[Any], irs: dict[int, int]) -> None:
     """Write one operator's tests; the folder gets its name when it is complete."""
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=place.parent))
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=path.parent))
     try:
         tests = []
         for case in cases:
@@ -152,9 +153,9 @@ def _keep(place: Path, cases: list[Any], irs: dict[int, int]) -> None:
             if test.opsets and not test.lacks:
                 _write(draft, case)
         (draft / INDEX).write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
-        draft.rename(place)
+        draft.rename(path)
     except OSError:
-        if not place.is_dir():  # else another process was faster
+        if not path.is_dir():  # else another process was faster
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -213,10 +214,10 @@ def nodes(graph: Any) -> Iterator[Any]:
                 yield from nodes(inner)
 
 
-def _means_the_same(one: Any, other: Any) -> bool:
+def _means_the_same(first: Any, second: Any) -> bool:
     """Whether two schemas of an operator agree in the defaults of the attributes that both have."""
-    common = set(one.attributes) & set(other.attributes)
-    return all(one.attributes[name].default_value == other.attributes[name].default_value for name in common)
+    common = set(first.attributes) & set(second.attributes)
+    return all(first.attributes[name].default_value == second.attributes[name].default_value for name in common)
 
 
 def _holds(model: Any, case: Any) -> bool:
@@ -229,7 +230,7 @@ def _holds(model: Any, case: Any) -> bool:
     try:
         onnx.checker.check_model(model, full_check=True)
         given = ReferenceEvaluator(model).run(None, dict(zip(names, map(_plain, inputs), strict=True)))
-    except Exception:  # noqa: BLE001 - whatever it raises, it is no answer
+    except Exception:  # noqa: BLE001 - whatever it raises, there is no answer
         return False
     return _same(given, [_plain(value) for value in outputs])
 

@@ -1,8 +1,8 @@
-"""Operator columns: ONNX's node tests of an operator, opset by opset, through the adapters and workers that cells use.
+"""The plan of operator columns: ONNX's node tests of an operator, opset by opset, through the adapters that cells use.
 
 One row an operator, opset and runtime: check ``operator``, cell ``ort@1.32.0/cpu/operator/GatherElements/fp32/op12``. What
 a test of an opset is, ``harness.run.node_tests`` says; where there is none, there is no row. A row is its worst test. Rows
-already in the results, of the same runtime version, collection and box, stand for another run.
+already in the results, of the same runtime version, collection and box, are not asked again.
 """
 
 import shlex
@@ -10,36 +10,39 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backends.contract import Probe
 from harness.core import selectors, verdict
 from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.errors import UserError
+from harness.core.identity import identity_of
 from harness.core.rowfiles import Writer, box_name
-from harness.core.rows import Row
+from harness.core.rows import Answer, Row
 from harness.replay.job import one_line
 from harness.run import envs, preflight
-from harness.run.campaign import as_asked, not_here
-from harness.run.launch import EMBEDDED
+from harness.run.engine import Engine
+from harness.run.launch import EMBEDDED, shares
+from harness.run.ledger import Ledger
 from harness.run.node_tests import Collection, NodeTest, nodes
-from harness.run.process import Found, Limits, Worker
+from harness.run.plan import Lane, Task
+from harness.run.process import Limits, Worker
+from harness.run.targets import Refusal, Target, meet
 
 EXPORTER = "operator"
-"""What stands for the exporter in the cell of an operator; the operator's name stands for the layout."""
+"""Stands for the exporter in the cell of an operator; the operator's name stands for the layout."""
 SILENCE = 20.0
 """Seconds of silence before a node test counts as hung: one takes milliseconds."""
-TOLD = 5.0
+NOTE_SECONDS = 5.0
+"""Seconds between two lines of progress."""
 
 
 @dataclass
-class Wish:
+class Request:
     """What a command line asks for. ``results``: rows are read from all of them and written to the first, a folder.
 
-    ``backends``: selectors; empty for the runtimes that have rows in ``results``.
+    ``backends``: selectors; empty for the runtimes that have rows in ``results``. ``again``: run what has rows, too.
     """
 
     results: Sequence[Path]
@@ -48,6 +51,10 @@ class Wish:
     backends: Sequence[str] = ()
     again: bool = False
     limits: Limits = field(default_factory=lambda: Limits(SILENCE))
+
+    def command(self, backend: str, operators: str) -> str:
+        """The command line that asks a backend for operators (with commas)."""
+        return f"conform operators {shlex.quote(str(self.results[0]))} --ops={operators} --backend={backend}"
 
 
 def used_by(bundle: Bundle) -> list[str]:
@@ -67,163 +74,196 @@ def _selector(backend: str, version: str) -> str:
     return f"{name}@{version}{colon}{provider}" if name in selectors.names() else backend
 
 
+class OperatorTask(Task):
+    """The node tests of one operator at one opset on one backend."""
+
+    checks = ("operator",)
+
+    def __init__(self, target: Target, operator: str, opset: int, tests: Collection, request: Request) -> None:
+        probe = target.probe
+        assert probe is not None
+        self.target, self.operator, self.opset, self.collection, self.request = target, operator, opset, tests, request
+        cell = Cell(target.selector.name, probe.version, probe.device, EXPORTER, operator, probe.precision, opset)
+        self.identity = identity_of(cell, probe.execution, "")
+
+    def command(self, check: str) -> str:
+        return f"{self.request.command(self.target.selector.text, self.operator)} --opset={self.opset} --again"
+
+    def run(self, worker: Worker, checks: Sequence[str], ledger: Ledger) -> None:
+        """Run every test; the row is what they come to together."""
+        began = time.perf_counter()
+        tests = self.collection.tests(self.operator, self.opset)
+        with tempfile.TemporaryDirectory() as folder:
+            answers = [self._answer(worker, test, folder) for test in tests]
+        answer = conclude(tests, answers)
+        detail = {**answer.detail, "collection": self.collection.name}
+        ledger.record(self, replace(answer, seconds=round(time.perf_counter() - began, 4), detail=detail))
+
+    def _answer(self, worker: Worker, test: NodeTest, folder: str) -> Answer:
+        if test.lacks:
+            message = f"numpy has no {' and no '.join(test.lacks)}, and the backend contract carries numpy arrays"
+            return Answer("operator", "UNSUPPORTED", "parse", "dtype", message=message)
+        return worker.run_test(self.collection.stamped(test, self.opset, folder))
+
+
 class Columns:
     """Fills in operator rows that are missing. Close it at the end; rows already written stay."""
 
-    def __init__(self, wish: Wish, tests: Collection, rows: Sequence[Row], say: Callable[[str], None]) -> None:
-        """``rows``: those of the results; ``say`` takes a line of progress."""
-        self.wish, self.tests, self.say = wish, tests, say
-        self.selectors = list(wish.backends) or runtimes(rows)
-        self.idle: list[str] = []
+    def __init__(self, request: Request, tests: Collection, rows: Sequence[Row], note: Callable[[str], None]) -> None:
+        """``rows``: those of the results; ``note`` takes a line of progress."""
+        self.request, self.tests, self.note = request, tests, note
+        self.selectors = list(request.backends) or runtimes(rows)
+        self.absent: list[str] = []
+        """What was asked for by name and is not here."""
+        self._known = {(row.cell, row.box) for row in rows if not request.again and self._answers(row)}
+        self._noted = time.monotonic()
         self._finished = False
-        self._known = {(row.cell, row.box) for row in rows if not wish.again and self._stands(row)}
+        self.ledger = Ledger(self._open_writer, self._progress)
+        self._engine = Engine([], self.ledger)
 
-    def _stands(self, row: Row) -> bool:
+    def _answers(self, row: Row) -> bool:
         """Whether a row is an answer of this collection; a fault of the harness or the environment answers nothing."""
         return row.check == "operator" and row.status != "ERROR" and row.detail.get("collection") == self.tests.name
 
-    @cached_property
-    def writer(self) -> Writer:
-        """Made when there is something to write. Raises OSError."""
-        wish = self.wish
-        asked = {"operators": list(wish.operators), "opsets": list(wish.opsets), "backends": list(wish.backends)}
-        return Writer(str(wish.results[0]), {**asked, "collection": self.tests.name})
-
-    @property
-    def wrote(self) -> bool:
-        """Whether a rows file was added to the first of the results."""
-        return "writer" in vars(self)
+    def _open_writer(self) -> Writer:
+        request = self.request
+        asked = {
+            "operators": list(request.operators),
+            "opsets": list(request.opsets),
+            "backends": list(request.backends),
+            "collection": self.tests.name,
+        }
+        return Writer(str(request.results[0]), asked)
 
     def fill(self) -> None:
-        """Run what is missing, runtime after runtime. Raises UserError for one that was asked for."""
+        """Run what is missing. Raises UserError for a runtime that was asked for and does not exist, and OSError."""
+        chosen = self._chosen()
+        limits = self.request.limits
+        workers = [Worker(str(EMBEDDED), selector, limits, envs.interpreter(selector)) for selector in chosen]
+        try:
+            for worker, share in zip(workers, shares(len(workers)), strict=False):
+                worker.share = share
+            targets = meet(chosen, workers)
+            for target in targets:
+                if target.probe is None:
+                    self._refuse(target)
+            lanes = [Lane(target.worker, self._missing(target)) for target in targets if target.probe]
+            self._engine = Engine(lanes, self.ledger)
+            self._engine.start()
+            self._engine.join()
+            self._finished = True
+        finally:
+            self._engine.stop()
+            for worker in workers:
+                worker.stop()
+
+    def _chosen(self) -> list[selectors.Selector]:
+        chosen = []
         for text in self.selectors:
             try:
-                asked = envs.expand(selectors.parse(text))
+                chosen += envs.expand(selectors.parse(text))
             except UserError as error:
-                if self.wish.backends:
+                if self.request.backends:
                     raise
-                self.say(f"{text}: not run here: {error}")
-                continue
-            for selector in asked:
-                self._fill(selector)
-        self._finished = True
+                self.note(f"{text}: not run here: {error}")
+        return list(dict.fromkeys(chosen))
 
-    def _fill(self, selector: selectors.Selector) -> None:
-        worker = Worker(str(EMBEDDED), selector, self.wish.limits, envs.interpreter(selector))
-        try:
-            found = as_asked(selector, worker.probe())
-            if found.probe is None:
-                self._unavailable(selector, found)
-            else:
-                self._run_missing(selector, worker, found.probe)
-        finally:
-            worker.stop()
-
-    def _run_missing(self, selector: selectors.Selector, worker: Worker, probe: Probe) -> None:
-        cells = [
-            Cell(selector.name, probe.version, probe.device, EXPORTER, operator, probe.precision, opset)
-            for operator in self.wish.operators
-            for opset in self.wish.opsets
+    def _missing(self, target: Target) -> list[OperatorTask]:
+        """The tasks without a row of this box; the ledger is asked for them."""
+        tasks = [
+            OperatorTask(target, operator, opset, self.tests, self.request)
+            for operator in self.request.operators
+            for opset in self.request.opsets
             if self.tests.tests(operator, opset)
         ]
-        missing = [cell for cell in cells if (str(cell), box_name()) not in self._known]
-        name = f"{selector.name}@{probe.version}"
-        self.say(f"{name}: {len(missing)} rows to run, {len(cells) - len(missing)} known (--again runs those too)")
-        told = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            for number, cell in enumerate(missing):
-                if time.monotonic() - told > TOLD:
-                    told = time.monotonic()
-                    self.say(f"{name}: {number} of {len(missing)} rows, {cell.layout} at opset {cell.opset} next")
-                self._run(selector, worker, cell, folder)
-                self._known.add((str(cell), box_name()))
+        missing = [task for task in tasks if (task.name, box_name()) not in self._known]
+        for task in missing:
+            self.ledger.ask(task, task.checks)
+        known = len(tasks) - len(missing)
+        self.note(f"{_name(target)}: {len(missing)} rows to run, {known} known (--again runs those too)")
+        return missing
 
-    def _unavailable(self, selector: selectors.Selector, found: Found) -> None:
+    def _refuse(self, target: Target) -> None:
         """Nothing to run it on. Asked for by name, that is an answer; known from rows of another box, it is a remark."""
-        row = not_here(selector, found)
-        self.say(f"{selector.text}: not run here: {row.message}")
-        if self.wish.backends:
-            self.idle.append(selector.text)
-            row.backend = row.runtime = selector.name
-            row.command = self._command(selector.text)
-            self.writer.write(row)
+        text = target.selector.text
+        self.note(f"{text}: not run here: {target.refusal.message}")
+        if self.request.backends:
+            self.absent.append(text)
+            command = self.request.command(text, ",".join(self.request.operators))
+            self.ledger.record(Refusal(target, "", command), target.refusal)
 
-    def _run(self, selector: selectors.Selector, worker: Worker, cell: Cell, folder: str) -> None:
-        began = time.perf_counter()
-        tests = self.tests.tests(cell.layout, cell.opset)
-        row = conclude(tests, [self._answer(worker, test, cell.opset, folder) for test in tests])
-        row.seconds = round(time.perf_counter() - began, 4)
-        row.detail["collection"] = self.tests.name
-        vars(row).update(cell._asdict(), runtime=cell.backend.split(":")[0], cell=str(cell))
-        row.command = f"{self._command(selector.text, cell.layout)} --opset={cell.opset} --again"
-        self.writer.write(row)
-
-    def _answer(self, worker: Worker, test: NodeTest, opset: int, folder: str) -> Row:
-        if test.lacks:
-            words = f"numpy has no {' and no '.join(test.lacks)}, and the backend contract carries numpy arrays"
-            return Row("operator", "UNSUPPORTED", "parse", "dtype", message=words)
-        return Row(**vars(worker.run_test(self.tests.stamped(test, opset, folder))))
-
-    def _command(self, backend: str, operator: str = "") -> str:
-        named = operator or ",".join(self.wish.operators)
-        return f"conform matrix {shlex.quote(str(self.wish.results[0]))} --ops={named} --backend={backend}"
+    def _progress(self, row: Row) -> None:
+        if time.monotonic() - self._noted > NOTE_SECONDS:
+            self._noted = time.monotonic()
+            self.note(f"{row.cell}: {row.status}; {self.ledger.left} rows to come")
 
     def close(self) -> None:
         """The run counts as finished when ``fill`` came to its end."""
-        if self.wrote:
-            self.writer.close(self._finished)
+        self.ledger.close(self._finished)
 
 
-def conclude(tests: Sequence[NodeTest], answers: Sequence[Row]) -> Row:
-    """The row of an operator at an opset from the answers to all its tests, one each: the worst of them.
+def _name(target: Target) -> str:
+    assert target.probe is not None
+    return f"{target.selector.name}@{target.probe.version}"
+
+
+def conclude(tests: Sequence[NodeTest], answers: Sequence[Answer]) -> Answer:
+    """The answer of an operator at an opset from those to all its tests, one each: the worst of them.
 
     ``compared``: elements compared; ``value``: tests that failed. PASS needs every test, equal; a test that was refused
     makes it UNSUPPORTED. What is refused for a dtype that no test passes with has the kind ``dtype``, whatever the
     runtime called it: the operator is there.
     """
     pairs = list(zip(tests, answers, strict=True))
+    status = verdict.worst(answer.status for answer in answers)
+    compared = sum(answer.compared for answer in answers)
     passed = [test for test, answer in pairs if answer.status == "PASS"]
     others = {test.name: f"{answer.status}: {answer.message}" for test, answer in pairs if answer.status != "PASS"}
-    row = Row("operator", verdict.worst(answer.status for answer in answers), metric="node tests failed", bound=0.0)
-    row.value = float(sum(verdict.STATUSES[answer.status].outcome == "fail" for answer in answers))
-    row.compared = sum(answer.compared for answer in answers)
-    row.detail = {"tests": len(tests), "passed": len(passed), "others": dict(list(others.items())[:20])}
-    if row.status == "PASS":
-        row.status = verdict.of_row(row.compared, 0)
-        return row
+    worst = Answer(
+        "operator",
+        verdict.of_row(compared, 0) if status == "PASS" else status,
+        metric="node tests failed",
+        value=float(sum(verdict.STATUSES[answer.status].outcome == "fail" for answer in answers)),
+        bound=0.0,
+        compared=compared,
+        detail={"tests": len(tests), "passed": len(passed), "others": dict(list(others.items())[:20])},
+    )
+    if status == "PASS":
+        return worst
     known = {dtype for test in passed for dtype in test.dtypes}
     exotic = {
         test.name: [dtype for dtype in test.dtypes if dtype not in known] if passed else list(test.lacks)
         for test, answer in pairs
         if answer.status == "UNSUPPORTED"
     }
-    deciding = [pair for pair in pairs if pair[1].status == row.status]
+    deciding = [pair for pair in pairs if pair[1].status == status]
     plain = [(test, answer) for test, answer in deciding if not exotic.get(test.name) and answer.kind != "dtype"]
     test, answer = (plain or deciding)[0]
-    row.stage, row.kind = answer.stage, answer.kind if plain else "dtype"
-    row.message = one_line(f"{_numbers(answers, exotic)}: {test.name}: {answer.message}")
-    if "said" in answer.detail:
-        row.detail["said"] = answer.detail["said"]
-    return row
+    return replace(
+        worst,
+        stage=answer.stage,
+        kind=answer.kind if plain else "dtype",
+        message=one_line(f"{_numbers(answers, exotic)}: {test.name}: {answer.message}"),
+        detail={**worst.detail, **{key: answer.detail[key] for key in ("said",) if key in answer.detail}},
+    )
 
 
-def _numbers(answers: Sequence[Row], exotic: Mapping[str, list[str]]) -> str:
-    """``1 of 34 node tests wrong as shipped, 2 refused, all of those with dtypes that no test passes with (bfloat16)``."""
+def _numbers(answers: Sequence[Answer], exotic: Mapping[str, list[str]]) -> str:
+    """``1 of 34 node tests wrong as shipped, 2 refused, all of those with dtypes that no test passes with (bfloat16)``.
+
+    ``exotic``: for each refused test its dtypes that no test passes with."""
     counts = Counter(answer.status for answer in answers)
-    said = [
-        f"{counts[one]} {verdict.STATUSES[one].meaning}" for one in verdict.SEVERITY if counts[one] and one != "PASS"
-    ]
-    number, _, meaning = said[0].partition(" ")
-    said[0] = f"{number} of {len(answers)} node tests {meaning}"
-    dtypes = sorted({dtype for found in exotic.values() for dtype in found})
+    worst, *others = [status for status in verdict.SEVERITY if counts[status] and status != "PASS"]
+    parts = [f"{counts[worst]} of {len(answers)} node tests {verdict.STATUSES[worst].meaning}"]
+    parts += [f"{counts[status]} {verdict.STATUSES[status].meaning}" for status in others]
+    dtypes = sorted({dtype for names in exotic.values() for dtype in names})
     if dtypes:
-        those = sum(map(bool, exotic.values()))
+        refused = sum(map(bool, exotic.values()))
         more = f" and {len(dtypes) - 3} more" if len(dtypes) > 4 else ""
-        named = ", ".join(dtypes[:3] if more else dtypes) + more
-        said.append(
-            f"{'all' if those == len(exotic) else those} of those with dtypes that no test passes with ({named})"
-        )
-    return ", ".join(said)
+        names = ", ".join(dtypes[:3] if more else dtypes) + more
+        count = "all" if refused == len(exotic) else str(refused)
+        parts.append(f"{count} of those with dtypes that no test passes with ({names})")
+    return ", ".join(parts)
 
 
 def gaps(tests: Collection, operators: Iterable[str], opsets: Sequence[int]) -> list[str]:
@@ -237,11 +277,11 @@ def gaps(tests: Collection, operators: Iterable[str], opsets: Sequence[int]) -> 
     return lines
 
 
-def shown(rows: Iterable[Row], wish: Wish) -> list[Row]:
-    """The rows that answer a wish: of its operators and opsets, and of the backends that are not here."""
+def asked_rows(rows: Iterable[Row], request: Request) -> list[Row]:
+    """The rows that answer a request: of its operators and opsets, and of the backends that are not here."""
     return [
         row
         for row in rows
-        if (row.check == "operator" and row.layout in wish.operators and row.opset in wish.opsets)
-        or (row.check == "probe" and not row.cell and wish.backends)
+        if (row.check == "operator" and row.layout in request.operators and row.opset in request.opsets)
+        or (row.check == "probe" and not row.cell and request.backends)
     ]

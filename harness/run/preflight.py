@@ -4,7 +4,7 @@ import os
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from harness.core import verdict
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
 from harness.core.manifest import PLAIN_NAME
-from harness.core.rows import Row
+from harness.core.rows import Answer
 from harness.run import onnx_proto
 
 PORTABLE = ("", "ai.onnx")
-BLAME = {"tokenizer": "do not spell their text", "golden": "the golden holds NaN"}
-"""Whose fault a problem is that no graph is to blame for, by words of its message."""
 SPECIAL = ("</s>", "<pad>", "<s>")
 LARGEST = {"fp16": 65504.0}
 FLOATS = {"FLOAT": "<f4", "FLOAT16": "<f2", "DOUBLE": "<f8"}
@@ -27,33 +25,46 @@ PROTO = onnx_proto.load()
 NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
-def check(bundle: Bundle, graph: Graph) -> Row:
-    """The artifact row of one graph. ``compared`` counts the statements checked: ports, versions, files, id ranges."""
-    row = Row("artifact", "PASS", metric="problems", bound=0.0)
-    problems: list[str] = []
+class Problem(NamedTuple):
+    """Something that is not as the manifest says. ``culprit``: whose fault it is, empty where it is the graph's own."""
+
+    text: str
+    culprit: str = ""
+
+
+def check(bundle: Bundle, graph: Graph) -> Answer:
+    """The artifact answer of one graph. ``compared`` counts the statements checked: ports, versions, files, id ranges."""
+    problems: list[Problem] = []
+    compared = 0
     for part in graph.parts:
         try:
             model = read(part.path)
         except Exception as error:  # noqa: BLE001 - protobuf raises classes of its own
-            problems.append(f"{os.path.basename(part.path)} is not a readable ONNX file ({error})")
+            problems.append(Problem(f"{os.path.basename(part.path)} is not a readable ONNX file ({error})"))
             continue
         statements = list(_statements(bundle, graph, part, model))
-        row.compared += len(statements)
-        problems += [f"{part.name}: {problem}" for problem in statements if problem]
-    compared, wrong = _contents(bundle)
-    row.compared += compared
-    problems += wrong
-    row.blame = next((word for word, fragment in BLAME.items() if any(fragment in problem for problem in problems)), "")
-    row.value = float(len(problems))
-    row.status = verdict.of_row(row.compared, len(problems))
-    row.message = problems[0] if problems else ""
-    row.detail = {"problems": problems[:20]} if problems else {}
-    return row
+        compared += len(statements)
+        problems += [Problem(f"{part.name}: {text}") for text in statements if text]
+    contents, of_contents = _contents(bundle)
+    problems += of_contents
+    compared += contents
+    return Answer(
+        "artifact",
+        verdict.of_row(compared, len(problems)),
+        metric="problems",
+        value=float(len(problems)),
+        bound=0.0,
+        compared=compared,
+        blame=next((problem.culprit for problem in problems if problem.culprit), ""),
+        message=problems[0].text if problems else "",
+        detail={"problems": [problem.text for problem in problems[:20]]} if problems else {},
+    )
 
 
 @lru_cache(maxsize=4)
-def _contents(bundle: Bundle) -> tuple[int, list[str]]:
-    """What is the same for every graph: ids inside the vocabulary that spell their text, and a golden of numbers."""
+def _contents(bundle: Bundle) -> tuple[int, list[Problem]]:
+    """What is the same for every graph: ids inside the vocabulary that spell their text, and a golden of numbers. Returns
+    how many elements were checked, and the problems."""
     problems = []
     compared = 0
     for name, size in (("source_ids", len(bundle.source_pieces)), ("tokens", bundle.dims.vocab)):
@@ -61,18 +72,18 @@ def _contents(bundle: Bundle) -> tuple[int, list[str]]:
         compared += ids.size
         outside = np.flatnonzero((ids < 0) | (ids >= size))
         if outside.size:
-            problems.append(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {size}")
+            problems.append(Problem(f"{name}: id {int(ids[outside[0]])} is outside the vocabulary of {size}"))
     for output in ("logits", "self", "encoder", "cross"):
         golden = bundle.array(f"trace_{output}")
         compared += golden.size
         if np.isnan(golden).any():
-            problems.append(f"trace_{output}: the golden holds NaN")
+            problems.append(Problem(f"trace_{output}: the golden holds NaN", "golden"))
     if not problems:
         problems += _spelling(bundle)
     return compared, problems
 
 
-def _spelling(bundle: Bundle) -> list[str]:
+def _spelling(bundle: Bundle) -> list[Problem]:
     """Ids taken from SentencePiece instead of the vocabulary file are all in range, and spell nonsense."""
     known = wrong = 0
     for index, row in enumerate(bundle.rows):
@@ -83,7 +94,8 @@ def _spelling(bundle: Bundle) -> list[str]:
         known += 1
         wrong += spelled != text
     if wrong * 2 > known:
-        return [f"source_ids: {wrong} of {known} rows do not spell their text: the ids are not the vocabulary file's"]
+        words = f"source_ids: {wrong} of {known} rows do not spell their text: the ids are not the vocabulary file's"
+        return [Problem(words, "tokenizer")]
     return []
 
 
@@ -103,8 +115,8 @@ def read(path: str) -> Any:
 def _statements(bundle: Bundle, graph: Graph, part: Part, model: Any) -> Iterator[str]:
     """One entry a statement checked: empty when it holds, else what is wrong."""
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    found = opsets.get("", opsets.get("ai.onnx"))
-    yield "" if found == graph.opset else f"opset {found}, the manifest says {graph.opset}"
+    opset = opsets.get("", opsets.get("ai.onnx"))
+    yield "" if opset == graph.opset else f"opset {opset}, the manifest says {graph.opset}"
     yield "" if model.ir_version == graph.ir else f"IR version {model.ir_version}, the manifest says {graph.ir}"
     used = {node.domain for node in model.graph.node} | set(opsets)
     for domain in sorted(used - set(PORTABLE)):
@@ -133,10 +145,10 @@ def _ports(word: str, values: Any, ports: "tuple[Port, ...]") -> Iterator[str]:
         yield "" if dtype == port.dtype else f"{port.name} is {dtype}, the manifest says {port.dtype}"
         rank = len(tensor.shape.dim)
         yield "" if rank == len(port.shape) else f"{port.name} has rank {rank}, the manifest says {len(port.shape)}"
-        for axis, (dim, told) in enumerate(zip(tensor.shape.dim, port.shape, strict=False)):
+        for axis, (dim, stated) in enumerate(zip(tensor.shape.dim, port.shape, strict=False)):
             size = dim.dim_value if dim.HasField("dim_value") else None
-            if size is not None and size != told:
-                yield f"{port.name}: the graph fixes axis {axis} at {size}, the manifest says {told}"
+            if size is not None and size != stated:
+                yield f"{port.name}: the graph fixes axis {axis} at {size}, the manifest says {stated}"
 
 
 def overflows(model: Any, precision: str) -> Iterator[str]:
@@ -175,13 +187,13 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def _external(bundle: Bundle, tensor: Any) -> str:
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    name = told.get("location", "")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    name = entries.get("location", "")
     if not PLAIN_NAME.match(name) or name not in bundle.files:
         return f"{tensor.name}: external data {name!r} is not a file of this bundle"
-    place = os.path.join(bundle.path, name)
-    if os.path.islink(place) or not os.path.isfile(place):
+    path = os.path.join(bundle.path, name)
+    if os.path.islink(path) or not os.path.isfile(path):
         return f"{tensor.name}: external data {name} is not a plain file beside its graph"
-    end = int(told.get("offset", 0)) + int(told.get("length", 0))
-    size = os.path.getsize(place)
+    end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    size = os.path.getsize(path)
     return "" if end <= size else f"{tensor.name}: external data {name} has {size} bytes, {end} are asked for"

@@ -1,8 +1,8 @@
-"""Answers of earlier runs that would come out the same, for ``--reuse``; without it everything is asked again.
+"""Rows of earlier runs that would come out the same, for ``--reuse``; without it every check is run again.
 
 A run notes, for each runtime, the *condition* of its answers: a hash of the bundle, of the harness and the adapters, and of
-what the worker says of its interpreter, its packages and the processor, and the host of its own, which checks the files and
-scores the text. What pip does not know of is not in it: drivers, and libraries of the system.
+interpreter, packages and processor of the worker and of the host, which checks the files and scores the text. What pip does
+not know is not in it: drivers, and libraries of the system.
 """
 
 import hashlib
@@ -40,24 +40,27 @@ def settled(results: Path, conditions: Mapping[str, str]) -> Iterator[Row]:
     """The rows, of this box's runs in the folder, of cells that were settled under the same condition, and whose sidecar
     files are still there; of a cell the newest run counts, even if it settled nothing. Raises UserError."""
     cells: dict[str, list[Row]] = {}
-    for place in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda one: one.stat().st_mtime):
-        try:
-            noted = json.loads(place.read_text(encoding="utf-8")).get("conditions", {})
-        except (OSError, ValueError, AttributeError):
-            continue  # damaged or gone: not a run to lean on
-        same = {name for name, known in noted.items() if known and known == conditions.get(name)}
-        rows = results / f"{place.parent.name}.jsonl"
-        if not same or not rows.exists():
-            continue
-        found: dict[str, list[Row]] = {}
-        for row in read(str(rows)):
-            if row.cell and row.box == box_name() and named(row.backend, row.version) in same:
-                found.setdefault(row.cell, []).append(row)
-        cells.update(found)
+    for note in sorted(results.glob(f"{box_name()}-*/run.json"), key=lambda path: path.stat().st_mtime):
+        cells.update(_cells_of(note, conditions))
     for answers in cells.values():
         last = {row.check: row for row in answers}.values()
         if all(_is_settled(row) and (not row.series or (results / row.series).is_file()) for row in last):
             yield from last
+
+
+def _cells_of(note: Path, conditions: Mapping[str, str]) -> dict[str, list[Row]]:
+    """The rows of one run, by cell, of the runtimes whose condition is the same today. ``note``: the run's run.json."""
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8")).get("conditions", {})
+    except (OSError, ValueError, AttributeError):
+        return {}  # damaged or gone: not a run to rely on
+    same = {name for name, condition in noted.items() if condition and condition == conditions.get(name)}
+    rows = note.parent.parent / f"{note.parent.name}.jsonl"
+    cells: dict[str, list[Row]] = {}
+    for row in read(str(rows)) if same and rows.exists() else ():
+        if row.cell and row.box == box_name() and named(row.backend, row.version) in same:
+            cells.setdefault(row.cell, []).append(row)
+    return cells
 
 
 def _is_settled(row: Row) -> bool:

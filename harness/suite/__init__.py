@@ -1,1 +1,1 @@
-"""What pytest collects: thin questions, which replay answers."""
+"""What pytest collects: one question a test; the run answers it."""

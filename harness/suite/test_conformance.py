@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from conform.plugin import conclude
-from harness.run.campaign import Campaign, Question
+from harness.run.conformance import Conformance, Question
 
 
 def test_decodes_like_pytorch(
-    campaign: Campaign, question: Question, record_property: Callable[[str, object], None]
+    conformance: Conformance, question: Question, record_property: Callable[[str, object], None]
 ) -> None:
-    row = campaign.ask(question)
+    row = conformance.ask(question)
     for name in ("cell", "check", "status", "stage", "kind", "compared", "step", "blame", "knob", "command"):
         value = getattr(row, name)
         record_property(name, "" if value is None else value)
