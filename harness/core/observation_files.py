@@ -271,6 +271,7 @@ class Kept:
         if cost is not None:
             listed = {name: tuple(cost[name]) for name in ("steps", "memory", "cpu")}
             yield seen.Measured(**{**cost, **listed})
+        yield seen.Finished(seen.COST)
 
 
 class _BatchReader:

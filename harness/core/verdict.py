@@ -9,6 +9,8 @@ FORCED = ("encoder", "logits", "kv_shape", "kv_values")
 """Checks of the forced replay."""
 NUMERIC = (*FORCED, "tokens", "placement", "invariance", "cost")
 """Checks that a worker answers; the host answers artifact and text."""
+UNBLAMED = ("placement", "cost")
+"""Numeric checks that name what is wrong themselves: for every other one that fails the culprit is looked for."""
 OF_PYTORCH = tuple(check for check in CHECKS if check not in ("artifact", "placement", "cost"))
 """Checks whose elements are held against PyTorch: what was placed, timed or checked beforehand is no comparison."""
 OTHER_CHECKS = ("probe", "operator", "export")

@@ -1,14 +1,34 @@
 """The check ``cost``: what a decode takes, and whether its memory grows."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Union
 
 import numpy as np
 
-from harness.core.observations import Measured, Stopped
+from harness.core.observations import COST, Measured, Observation, Stopped
 from harness.core.rows import Answer
+from harness.judge.check import Cell, Check
 
 LEAK = 256 * 1024
 """Bytes by which every identical replay may not outgrow the one before, four times in a row. Allocators settle after two."""
+
+
+class CostCheck(Check):
+    """Keeps the measurement, or how the timed replay stopped."""
+
+    name, phase = "cost", COST
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self._seen: Optional[Union[Measured, Stopped]] = None
+
+    def see(self, observation: Observation) -> None:
+        if isinstance(observation, Measured) or (isinstance(observation, Stopped) and observation.phase == COST):
+            self._seen = observation
+
+    def answer(self) -> Answer:
+        if self._seen is None:
+            return Answer("cost", "ERROR", message="nothing was measured")
+        return judge_cost(self._seen)
 
 
 def judge_cost(seen: "Measured | Stopped") -> Answer:

@@ -10,16 +10,15 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
-from harness.core import verdict
+from harness.core import roles, verdict
 from harness.core.batch import Batch
-from harness.core.observations import Stopped, WayStep
+from harness.core.observations import WAYS, Observation, Stopped, WayStep
 from harness.core.rows import Answer
-from harness.judge.compare import Series, careful_gap
-from harness.judge.golden import Golden
+from harness.judge.check import Cell, Check
+from harness.judge.compare import careful_gap
 
 BASE = "base"
 MEANINGS = {
-    BASE: "on programs compiled anew with the same options (not repeatable from session to session)",
     "twice": "the same batch again on the same program (not deterministic, or state kept)",
     "aba": "the same batch after another one (state kept between sentences)",
     "interleaved": "two batches in turn on the same program (it keeps a cache of its own, or ignores the one it is fed)",
@@ -28,8 +27,9 @@ MEANINGS = {
     "order": "the rows of the batch in another order",
     "alone": "alone instead of in a batch",
     "long first": "a long cache first, then short ones (a kernel kept for one length)",
+    BASE: "on programs compiled anew with the same options (not repeatable from session to session)",
 }
-"""Each way, and what a difference means."""
+"""Each way, and what a difference means; of several that differ the first says most."""
 SHORT, LONG = 64, 10
 """A batch with more steps than SHORT is preferred; a gap LONG times larger than before says more than the first one."""
 
@@ -53,12 +53,15 @@ class Difference(NamedTuple):
     row: int
 
 
-class InvarianceJudge:
+class InvarianceCheck(Check):
     """Compares each way, step by step, with the base; only the base's logits are kept."""
 
-    def __init__(self, golden: Golden, first: Series, logits: str) -> None:
-        """``first``: the series of the logits of the cell's first replay; ``logits``: what the graph calls them."""
-        self.golden, self.first, self.logits = golden, first, logits
+    name, phase = "invariance", WAYS
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.golden = golden = cell.golden
+        self.first, self.logits = cell.forced.series[roles.LOGITS], cell.graph.output_name(roles.LOGITS)
         self.batch = golden.batches[chosen_batch(golden.batches)]
         self.limit = 2 * golden.logits.limit.tail
         self.allowed: Dict[str, float] = golden.bundle.manifest.get("invariance", {})
@@ -69,14 +72,14 @@ class InvarianceJudge:
         self._differences: Dict[str, Difference] = {}
         self._worst: Dict[str, Difference] = {}
 
-    def see(self, seen: "WayStep | Stopped") -> None:
-        if isinstance(seen, Stopped):
-            self.stopped = seen.message
-        elif seen.way == BASE:
-            self._base.append(np.array(seen.logits))
-            self._compare_base(seen)
-        else:
-            self._compare(seen)
+    def see(self, observation: Observation) -> None:
+        if isinstance(observation, Stopped) and observation.phase == WAYS:
+            self.stopped = observation.message
+        elif isinstance(observation, WayStep) and observation.way == BASE:
+            self._base.append(np.array(observation.logits))
+            self._compare_base(observation)
+        elif isinstance(observation, WayStep):
+            self._compare(observation)
 
     def _compare_base(self, seen: WayStep) -> None:
         """Hold the base's distance from the golden against that of the first replay."""

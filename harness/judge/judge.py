@@ -1,7 +1,7 @@
 """``judge(golden, observations) -> answers``: the checks of one cell, folded over what was observed."""
 
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import Callable, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -11,20 +11,15 @@ from harness.core import roles
 from harness.core.batch import split_rows
 from harness.core.graph import Graph
 from harness.core.rows import Answer
-from harness.core.verdict import FORCED, NUMERIC
-from harness.judge.cost import judge_cost
+from harness.core.verdict import FORCED, NUMERIC, UNBLAMED
+from harness.judge.check import Cell
+from harness.judge.checks import CHECKS
 from harness.judge.free import FreeJudge
 from harness.judge.golden import Golden
-from harness.judge.invariance import InvarianceJudge
-from harness.judge.placement import judge_placement
 from harness.judge.trace import TraceJudge
 
 Save = Callable[[str, Mapping[str, np.ndarray]], str]
 """Writes a sidecar file of that kind; returns its path from the results folder on, empty for none."""
-REPLAYED = frozenset({*FORCED, "tokens", "invariance"})
-"""Checks that rest on the forced replay."""
-FREE = frozenset({"logits", "tokens"})
-"""Checks that the free replays have something to say to."""
 
 
 class Judge:
@@ -33,14 +28,13 @@ class Judge:
     def __init__(
         self, golden: Golden, graph: Graph, probe: Probe, checks: Sequence[str], save: Optional[Save] = None
     ) -> None:
-        self.golden, self.graph, self.probe = golden, graph, probe
+        self.golden, self.graph = golden, graph
         self.checks = [check for check in NUMERIC if check in checks]
         self.save: Save = save or (lambda kind, arrays: "")
-        logits = graph.output_name(roles.LOGITS)
         self.forced = self.thorough = TraceJudge(golden, graph)
-        self.free = FreeJudge(golden, split_rows(golden.free, graph.rows), logits)
-        self.invariance = InvarianceJudge(golden, self.forced.series[roles.LOGITS], logits)
-        self._placed: List[seen.Placed] = []
+        self.free = FreeJudge(golden, split_rows(golden.free, graph.rows), graph.output_name(roles.LOGITS))
+        cell = Cell(golden, graph, probe, self.forced)
+        self.others = [check(cell) for check in CHECKS if check.name in self.checks]
         self._series = ""
 
     @property
@@ -55,37 +49,30 @@ class Judge:
         """
         for answer in self._answers(observation):
             if answer.check in self.checks:
-                failed = answer.status == "FAIL" and answer.check in REPLAYED
-                yield replace(answer, detail={**answer.detail, "forced": self.wrong_forced()}) if failed else answer
+                numbers = answer.status == "FAIL" and answer.check not in UNBLAMED
+                yield replace(answer, detail={**answer.detail, "forced": self.wrong_forced()}) if numbers else answer
 
     def _answers(self, observation: seen.Observation) -> Iterator[Answer]:
-        if isinstance(observation, seen.Measured):
-            yield judge_cost(observation)
-        elif isinstance(observation, seen.Placed):
-            self._placed.append(observation)
+        if isinstance(observation, seen.Finished):
+            yield from self._conclude(observation.phase)
+            return
+        for check in self.others:
+            check.see(observation)
+        if isinstance(observation, (seen.Encoded, seen.Stepped, seen.Stopped)):
+            self._see_replay(observation)
         elif isinstance(observation, (seen.Decoded, seen.Aligned)):
             self.free.see(observation)
-        elif isinstance(observation, seen.WayStep):
-            self.invariance.see(observation)
-        elif isinstance(observation, seen.Finished):
-            yield from self._conclude(observation.phase)
-        elif observation.phase == seen.COST:
-            assert isinstance(observation, seen.Stopped)
-            yield judge_cost(observation)
-        else:
-            self._see_replay(observation)
 
-    def _see_replay(self, observation: Any) -> None:
-        if observation.phase == seen.FREE:
-            self.free.see(observation)
-        elif observation.phase == seen.WAYS:
-            self.invariance.see(observation)
-        elif observation.phase == seen.FORCED:
+    def _see_replay(self, observation: "seen.Encoded | seen.Stepped | seen.Stopped") -> None:
+        if observation.phase == seen.FORCED:
             self.forced.see(observation)
-        else:
+        elif observation.phase == seen.THOROUGH:
             if self.thorough is self.forced:
                 self.thorough = TraceJudge(self.golden, self.graph)
             self.thorough.see(observation)
+        elif observation.phase == seen.FREE:
+            assert isinstance(observation, seen.Stopped)
+            self.free.see(observation)
 
     def _conclude(self, phase: str) -> Iterator[Answer]:
         if phase == seen.FORCED:
@@ -94,19 +81,15 @@ class Judge:
             self._series = self.save("trace", self.forced.sidecar())
             for check in FORCED:
                 if check != "logits" and check in self.checks:
-                    yield self._with_series(self.forced.answer(check))
+                    yield replace(self.forced.answer(check), series=self._series)
         elif phase == seen.FREE:
-            yield from self._conclude_free()
-        elif phase == seen.PLACEMENT:
-            yield judge_placement(self.probe, self._placed)
-        elif phase == seen.WAYS:
-            yield self.invariance.answer()
-
-    def _conclude_free(self) -> Iterator[Answer]:
-        if "logits" in self.checks:
-            yield self._with_series(self.logits())
-        if "tokens" in self.checks:
-            yield replace(self.free.answer(), series=self.save("tokens", self.free.sidecar()))
+            if "logits" in self.checks:
+                yield replace(self.logits(), series=self._series)
+            if "tokens" in self.checks:
+                yield replace(self.free.answer(), series=self.save("tokens", self.free.sidecar()))
+        for other in self.others:
+            if other.phase == phase:
+                yield other.answer()
 
     def logits(self) -> Answer:
         """The answer to ``logits`` from the traced rows and the free ones."""
@@ -118,9 +101,6 @@ class Judge:
         """The checks of verdict.FORCED that do not pass, whoever asked for them."""
         answers = (self.logits() if check == "logits" else self.forced.answer(check) for check in FORCED)
         return [answer.check for answer in answers if answer.status != "PASS"]
-
-    def _with_series(self, answer: Answer) -> Answer:
-        return replace(answer, series=self._series)
 
 
 def judge(

@@ -3,8 +3,26 @@
 from typing import Any, Dict, List, Sequence
 
 from backends.contract import Probe
-from harness.core.observations import Placed
+from harness.core.observations import PLACEMENT, Observation, Placed
 from harness.core.rows import Answer
+from harness.judge.check import Cell, Check
+
+
+class PlacementCheck(Check):
+    """Collects what did the work of each part."""
+
+    name, phase = "placement", PLACEMENT
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self._placed: List[Placed] = []
+
+    def see(self, observation: Observation) -> None:
+        if isinstance(observation, Placed):
+            self._placed.append(observation)
+
+    def answer(self) -> Answer:
+        return judge_placement(self.cell.probe, self._placed)
 
 
 def judge_placement(probe: Probe, placed: Sequence[Placed]) -> Answer:

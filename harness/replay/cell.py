@@ -11,9 +11,21 @@ from harness.core.batch import split_rows
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
 from harness.core.observation_files import Keeper
-from harness.core.observations import FORCED, PLACEMENT, Encoded, Finished, Observation, Placed, Stepped
+from harness.core.observations import (
+    COST,
+    FORCED,
+    FREE,
+    PLACEMENT,
+    WAYS,
+    Encoded,
+    Finished,
+    Observation,
+    Placed,
+    Stepped,
+)
 from harness.core.rows import Answer
-from harness.judge.judge import FREE, REPLAYED, Judge
+from harness.judge.checks import phases
+from harness.judge.judge import Judge
 from harness.replay.cost import observe_cost
 from harness.replay.job import Job, Programs, compile_parts, one_line, short_of_running
 from harness.replay.observe import observe_forced, observe_free
@@ -135,8 +147,8 @@ def _after_load(
 
 
 def _observe(backend: Backend, job: Job, judge: Judge, programs: Programs) -> Iterator[Observation]:
-    checks = set(judge.checks)
-    if checks & REPLAYED:
+    needed = phases(set(judge.checks))
+    if FORCED in needed:
         # The oracle for numbers comes first, on programs that never ran; all else leans on it.
         began = time.perf_counter()
         yield from observe_forced(job, programs)
@@ -145,17 +157,16 @@ def _observe(backend: Backend, job: Job, judge: Judge, programs: Programs) -> It
             with compile_parts(backend, job) as again:
                 yield from observe_forced(job, again, thorough=True)
         yield Finished(FORCED)
-        if checks & FREE:
-            batches = split_rows(job.golden.free, job.graph.rows)
-            yield from observe_free(job, programs, batches, judge.free.matches)
-    if "placement" in checks:
+    if FREE in needed:
+        yield from observe_free(job, programs, split_rows(job.golden.free, job.graph.rows), judge.free.matches)
+    if PLACEMENT in needed:
         for name, program in programs.items():
             yield placed(name, program)
         yield Finished(PLACEMENT)
     programs.close()
-    if "invariance" in checks:
+    if WAYS in needed:
         yield from observe_ways(backend, job)
-    if "cost" in checks:
+    if COST in needed:
         yield from observe_cost(backend, job)
 
 

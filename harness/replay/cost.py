@@ -8,7 +8,7 @@ from backends.contract import Backend, Program
 from harness.core.batch import Batch
 from harness.core.cpu import cpu_flags
 from harness.core.memory import peak, resident
-from harness.core.observations import COST, Measured, Observation, Stopped
+from harness.core.observations import COST, Finished, Measured, Observation, Stopped
 from harness.replay.decoder import CannotGoOn, Decoder
 from harness.replay.job import Job, compile_parts
 from harness.replay.loops import force
@@ -32,6 +32,7 @@ def observe_cost(backend: Backend, job: Job) -> Iterator[Observation]:
                 memory.append(resident("self"))
         except CannotGoOn as stop:
             yield Stopped(COST, 0, -1, "contract", str(stop))
+            yield Finished(COST)
             return
     yield Measured(
         len(batch.rows),
@@ -46,6 +47,7 @@ def observe_cost(backend: Backend, job: Job) -> Iterator[Observation]:
         tuple(cpu_flags()),
         job.alone,
     )
+    yield Finished(COST)
 
 
 def _timed(job: Job, programs: Mapping[str, Program], batch: Batch, steps: int) -> List[float]:

@@ -10,12 +10,14 @@ from harness.core import verdict
 from harness.core.batch import split_rows
 from harness.core.rows import Answer
 from harness.judge import blame
-from harness.judge.judge import FREE, Judge
+from harness.judge.judge import Judge
 from harness.replay.decoder import AdapterError, ContractError
 from harness.replay.job import Job, compile_parts, one_line
 from harness.replay.observe import observe_forced, observe_free
 
 CLEARS = "clears it"
+CHOICES = frozenset({"logits", "tokens"})
+"""Checks that the free replays have a part in."""
 UNREPEATABLE = "another session of the same options is right: not repeatable from session to session"
 
 
@@ -41,7 +43,7 @@ def explain(
     repeatable = True
     if cleared:
         trying("")
-        repeatable = bool(_wrong_now(backend, probe, job, bool(FREE & set(wrong))))
+        repeatable = bool(_wrong_now(backend, probe, job, bool(CHOICES & set(wrong))))
     knob = cleared if repeatable else ""
     culprit = _knob(backend, knob).culprit if knob else "runtime"
     evidence = blame.Evidence(golden, witness, bool(numbers), knob, culprit)
@@ -80,7 +82,7 @@ def _clearing_knob(
         options = {**job.options, **_knob(backend, name).options}
         turned = replace(job, options=options, series="", keep="", clock=dict(job.clock))
         try:
-            still = _wrong_now(backend, probe, turned, bool(FREE & set(wrong)))
+            still = _wrong_now(backend, probe, turned, bool(CHOICES & set(wrong)))
         except (StageError, ContractError, Reached) as error:
             outcomes[name] = f"refused: {one_line(str(error))}"
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises here leaves the verdict as it is

@@ -20,7 +20,7 @@ import traceback
 from typing import Any, Callable, Dict, List, TextIO
 
 from backends.contract import Absent, Backend, Probe
-from harness.core import selectors
+from harness.core import selectors, verdict
 from harness.core.bundle import Bundle
 from harness.core.cpu import cpu_flags
 from harness.core.errors import UserError
@@ -120,7 +120,7 @@ def answer_cell(backend: Backend, probe: Probe, job: Job, emit: Emit) -> List[An
 
 def explain_failures(backend: Backend, probe: Probe, job: Job, answers: List[Answer], emit: Emit) -> None:
     """Emit what failed once more, with its culprit, from this very process. The verdicts are out already."""
-    failed = [answer for answer in answers if answer.status == "FAIL"]
+    failed = [answer for answer in answers if answer.status == "FAIL" and answer.check not in verdict.UNBLAMED]
     if not failed:
         return
     try:

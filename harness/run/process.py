@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backends.contract import Probe
-from harness.core import selectors
+from harness.core import selectors, verdict
 from harness.core.errors import UserError
 from harness.core.memory import resident
 from harness.core.rows import Answer, answer_from, to_json
@@ -177,12 +177,15 @@ class Worker:
         the verdicts stay as they were. The next question finds a fresh worker: a knob may have left anything behind.
         """
         amended: dict[str, Answer] = {answer.check: answer for answer in answers}
+        failed = [
+            answer for answer in answers if answer.check in verdict.NUMERIC and answer.check not in verdict.UNBLAMED
+        ]
         tried: dict[str, str] = {}
-        finished = False
+        finished = not failed
         while not finished:
             request = {
                 "graph": graph,
-                "explain": [json.loads(to_json(answer)) for answer in answers],
+                "explain": [json.loads(to_json(answer)) for answer in failed],
                 "tried": tried,
                 "options": self._shared(options),
             }
