@@ -1,11 +1,13 @@
 """Who is to blame for a failed check, from evidence. What other runtimes say is none: two of them can share a fault."""
 
-from typing import NamedTuple, Sequence
+from dataclasses import replace
+from typing import List, NamedTuple, Sequence
 
 import numpy as np
 
-from harness.core import roles
+from harness.core import roles, verdict
 from harness.core.graph import Graph
+from harness.core.rows import Answer
 from harness.judge.golden import Golden
 
 
@@ -32,6 +34,26 @@ def culprit(check: str, evidence: Evidence) -> str:
     if check == "tokens" and not evidence.numbers:
         return "decode loop"
     return "runtime"
+
+
+def wrong_checks(answers: Sequence[Answer]) -> List[str]:
+    """The numeric checks that failed, by failed answers; also those that nobody asked for."""
+    forced = {check for answer in answers for check in answer.detail.get("forced", [])}
+    tokens = any(answer.check == "tokens" for answer in answers)
+    return [check for check in verdict.FORCED if check in forced] + (["tokens"] if tokens else [])
+
+
+def recorded_evidence(golden: Golden, graph: Graph, wrong: Sequence[str]) -> Evidence:
+    """What the bundle itself says, without any runtime. ``wrong``: see `wrong_checks`."""
+    numbers = [check for check in wrong if check in verdict.FORCED]
+    witness = witness_is_wrong(golden, graph, numbers)
+    return Evidence(golden_contradicts_itself(golden), witness, bool(numbers))
+
+
+def lay(answer: Answer, evidence: Evidence) -> Answer:
+    """A failed answer with its culprit, and the evidence in its detail."""
+    detail = {**answer.detail, "evidence": evidence._asdict()}
+    return replace(answer, blame=culprit(answer.check, evidence), knob=evidence.knob, detail=detail)
 
 
 def golden_contradicts_itself(golden: Golden) -> bool:

@@ -6,7 +6,6 @@ from typing import Callable, Dict, Iterator, List, Mapping, Sequence
 
 from backends.contract import Backend, Knob, Probe, StageError
 from backends.staged import Reached
-from harness.core import verdict
 from harness.core.batch import split_rows
 from harness.core.rows import Answer
 from harness.judge import blame
@@ -34,31 +33,19 @@ def explain(
     ``tried``: knobs that are already known, with what came of them: one that kills the process is not turned again.
     ``trying`` is told the name of each knob before it is turned.
     """
-    wrong = wrong_checks(answers)
-    numbers = [check for check in wrong if check in verdict.FORCED]
-    golden = blame.golden_contradicts_itself(job.golden)
-    witness = blame.witness_is_wrong(job.golden, job.graph, numbers)
+    wrong = blame.wrong_checks(answers)
+    evidence = blame.recorded_evidence(job.golden, job.graph, wrong)
     outcomes = dict(tried)
-    cleared = _clearing_knob(backend, probe, job, wrong, outcomes, trying) if wrong else ""
+    knob = _clearing_knob(backend, probe, job, wrong, outcomes, trying) if wrong else ""
     repeatable = True
-    if cleared:
+    if knob:
         trying("")
         repeatable = bool(_wrong_now(backend, probe, job, bool(CHOICES & set(wrong))))
-    knob = cleared if repeatable else ""
-    culprit = _knob(backend, knob).culprit if knob else "runtime"
-    evidence = blame.Evidence(golden, witness, bool(numbers), knob, culprit)
+        if repeatable:
+            evidence = evidence._replace(knob=knob, knob_culprit=_knob(backend, knob).culprit)
     for answer in answers:
-        detail = {**answer.detail, "evidence": evidence._asdict(), "knobs": outcomes}
         message = answer.message if repeatable else f"{answer.message}; {UNREPEATABLE}"
-        culprit = blame.culprit(answer.check, evidence)
-        yield replace(answer, blame=culprit, knob=knob, message=message, detail=detail)
-
-
-def wrong_checks(answers: Sequence[Answer]) -> List[str]:
-    """The numeric checks that failed, also those that nobody asked for."""
-    forced = {check for answer in answers for check in answer.detail.get("forced", [])}
-    tokens = any(answer.check == "tokens" for answer in answers)
-    return [check for check in verdict.FORCED if check in forced] + (["tokens"] if tokens else [])
+        yield blame.lay(replace(answer, message=message, detail={**answer.detail, "knobs": outcomes}), evidence)
 
 
 def _knob(backend: Backend, name: str) -> Knob:

@@ -1,6 +1,5 @@
 """What a worker is asked to do with one graph, and the programs that it does it with."""
 
-import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from backends.contract import STAGES, Backend, Part, Program, StageError
 from backends.staged import Reached
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
+from harness.core.rowfiles import save_arrays
 from harness.core.rows import Answer
 from harness.judge.golden import Golden
 from harness.replay.decoder import AdapterError
@@ -47,12 +47,7 @@ class Job:
 
     def save(self, kind: str, arrays: Mapping[str, np.ndarray]) -> str:
         """Write a sidecar file before the row that names it. Returns its path from the results folder on."""
-        if not self.series:
-            return ""
-        path = f"{self.series}.{kind}.npz"
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
-        return "/".join(path.split(os.sep)[-2:])
+        return save_arrays(self.series, kind, arrays) if self.series else ""
 
 
 class Programs(Dict[str, Program]):
