@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from conform import cli
 from harness.core.bundle import Bundle
 from harness.core.cell import Cell
-from harness.core.rowfiles import read_all
 from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
 from harness.run.exporters import Survey, version
 from harness.run.process import Limits, Worker
+from reports.folders import read_all
 from tests import helpers
 from tests.models import make_model
 
