@@ -23,13 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness.core.bundle import Bundle  # noqa: E402 - the checkout's own packages, also without an installation
-from harness.core.rowfiles import read_all  # noqa: E402
 from harness.core.rows import newest, seen_status  # noqa: E402
 from harness.core.selectors import parse  # noqa: E402
 from harness.core.verdict import FORCED as CHECKS  # noqa: E402
 from harness.judge import bounds  # noqa: E402
 from harness.judge.golden import Golden  # noqa: E402
 from harness.run.process import Limits, Worker  # noqa: E402
+from reports.folders import read_all  # noqa: E402
 from tests.helpers import judge  # noqa: E402
 from tests.mutant import Mutant  # noqa: E402
 from tests.saboteurs.edits import edited, epsilon, weight  # noqa: E402

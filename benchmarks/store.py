@@ -23,10 +23,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from conform.commands import report as site
 from harness.core import verdict
 from harness.core.rows import Answer, Identity, Origin, Row, to_json
-from harness.run.launch import EMBEDDED
-from reports import compaction, diff, site, store
+from reports import compaction, diff, diff_page, pieces
+from reports.selection import select
 
 LAST = date(2026, 12, 1)
 STATISTICS = {
@@ -119,7 +120,7 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
         replaced = {
             "value": pa.array(1e-5 * np.exp(random.normal(0, 0.02, count))),
             "id": pa.array(random.integers(-(2**62), 2**62, count)),
-            "time": pa.array(table["time"].to_numpy() + np.timedelta64(number, "D")).cast(store.COLUMNS["time"]),
+            "time": pa.array(table["time"].to_numpy() + np.timedelta64(number, "D")).cast(pieces.COLUMNS["time"]),
             "run": pa.DictionaryArray.from_arrays(runs.indices, pa.array(names)),
         }
         changed = table
@@ -134,16 +135,16 @@ def fill(folder: Path, nights: int, columns: int, cells: int) -> None:
 def compare_nights(folder: Path) -> str:
     """`conform diff` of the last two nights, with its window of earlier ones."""
     old = (LAST - timedelta(days=1)).isoformat()
-    changes = diff.compare(*diff.sides(f"{folder}@{old}", f"{folder}@{LAST}"))
+    changes = diff.compare(*select(f"{folder}@{old}", f"{folder}@{LAST}", detail=False))
     assert changes.worse
-    return diff.markdown(changes).splitlines()[2]
+    return diff_page.markdown(changes).splitlines()[2]
 
 
 def report(folder: Path) -> str:
     """`conform report`: the front page and a page a cell."""
     now = datetime(LAST.year, LAST.month, LAST.day, 6, tzinfo=timezone.utc)
     with tempfile.TemporaryDirectory(dir=folder.parent) as out:
-        summary = site.write([folder], Path(out) / "site", EMBEDDED, 3, now)
+        summary = site.write([folder], Path(out) / "site", None, 3, now)
     return summary.partition(":")[0]
 
 

@@ -1,9 +1,7 @@
 """``conform explain CELL``: one cell once more, every check of it, with blame, knobs tried and the command."""
 
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from conform.failure import describe
 from harness.core import verdict
@@ -11,6 +9,7 @@ from harness.core.cell import Cell
 from harness.core.errors import UserError
 from harness.core.graph import Selection
 from harness.core.rows import Row
+from harness.core.stages import staged
 from harness.run.conformance import Conformance
 from harness.run.launch import Launch, Options
 
@@ -57,12 +56,6 @@ def page(rows: list[Row]) -> str:
         lines += ["", describe(row), *_evidence(row)]
         refusals.add(row.message)
     return "\n".join(lines)
-
-
-def staged(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The stages of a cell's parts, where a compiler built them: of an interpreter the cost check says as much."""
-    stages: list[dict[str, Any]] = next((row.detail["stages"] for row in rows if "stages" in row.detail), [])
-    return stages if any(stage["stage"] in ("parse", "build") for stage in stages) else []
 
 
 def _stages(rows: list[Row]) -> list[str]:

@@ -207,10 +207,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if ended is None:
         return
     from harness.core.rowfiles import read
+    from harness.core.rows import newest
     from reports import matrix, matrix_page
 
     asked, outcome = ended
-    rows = run.rows if run else [row for path in outcome.files for row in read(path)]
+    rows = run.rows if run else newest(row for path in outcome.files for row in read(path))
     if config.option.verbose >= 0:
         terminalreporter.section("compatibility matrix")
         terminalreporter.write_line(matrix_page.terminal(matrix.build(rows)))

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 
 from harness.core.errors import UserError
 from harness.core.rows import SCHEMA
-from reports.store import (
+from reports.pieces import (
     KEY,
     WORD,
     Loose,
@@ -26,7 +27,12 @@ from reports.store import (
     only_runs,
     read_loose,
     read_piece,
-)  # fmt: skip
+)
+
+
+def today() -> str:
+    """The UTC day."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 
 def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str], None] = print) -> bool:
@@ -60,8 +66,8 @@ def compact(folder: Path, before: str, delete: bool = False, say: Callable[[str]
         for night in sorted({night for night in nights.values() if night < before}):
             runs = {run for run, its in nights.items() if its == night}
             its_files = [read_loose(file.path, detail=True) for file in files if file.runs & runs]
-            made = _compact_night(folder, night, its_files, runs, pieces, say)
-            pieces += [made] if made else []
+            piece = _compact_night(folder, night, its_files, runs, pieces, say)
+            pieces += [piece] if piece else []
         for file in files:
             if file.cut:
                 say(
@@ -129,8 +135,8 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _ids(pieces: Iterable[Piece]) -> np.ndarray:
-    found = [read_piece(piece, ["id"])["id"].to_numpy() for piece in pieces]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    ids = [read_piece(piece, ["id"])["id"].to_numpy() for piece in pieces]
+    return np.concatenate(ids) if ids else np.zeros(0, np.int64)
 
 
 def _delete(file: Loose, pieces: list[Piece], say: Callable[[str], None]) -> None:

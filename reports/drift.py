@@ -1,6 +1,6 @@
 """Drift: checks that pass, and not as they did on earlier nights.
 
-The figure is value over bound, the share of its room that a check uses. Its spread from night to night is measured: the
+The figure is value over bound, the share of its bound that a check uses. Its spread from night to night is measured: the
 median absolute step between consecutive nights over 0.954, the standard deviation of a steady process (a chart of
 individuals with median moving range, which a slow trend hardly widens), the cell's own or the typical one of that check on
 its runtime, whichever is wider. A check has drifted when it is outside all that its earlier nights showed, and further from
@@ -12,7 +12,8 @@ from statistics import NormalDist
 import numpy as np
 import pandas as pd
 
-from reports.store import KEY, History
+from reports.pieces import KEY
+from reports.series import History
 
 LEAST = 8
 """Nights without which a spread says nothing."""
@@ -22,15 +23,15 @@ RESOLUTION = 1e-6
 
 
 def judged(rows: pd.DataFrame, past: History) -> tuple[pd.DataFrame, list[str]]:
-    """Those of the rows that have drifted, the largest growth first, with what is ``said`` of each; and lines about what was
-    judged by what. ``rows``: checks that pass, with the columns KEY, ``value`` and ``bound``."""
+    """Those of the rows that have drifted, the largest growth first, with the column ``shift``, which says it in words; and
+    lines about what was judged by what. ``rows``: checks that pass, with the columns KEY, ``value`` and ``bound``."""
     keys = past.keys.astype(str).assign(series=range(len(past.keys)))
     rows = rows[(rows["value"] > 0) & (rows["bound"] > 0)].merge(keys, on=list(KEY))
     rows["used"] = rows["value"] / rows["bound"]
     shares = past.used[rows["series"]].astype(float)
     nights = (shares > 0).sum(axis=1)
     young = int((nights < LEAST).sum())
-    rows, shares, nights = (found[nights >= LEAST] for found in (rows, shares, nights))
+    rows, shares, nights = (values[nights >= LEAST] for values in (rows, shares, nights))
     rows = rows.reset_index(drop=True)
     facts = [f"drift needs {LEAST} earlier nights: {young} of {young + len(rows)} figures have fewer"] if young else []
     if not len(rows):
@@ -50,7 +51,7 @@ def judged(rows: pd.DataFrame, past: History) -> tuple[pd.DataFrame, list[str]]:
     )
     moved = now - middle
     outside = (now > high + RESOLUTION) | (now < low - RESOLUTION)
-    rows["said"] = [
+    rows["shift"] = [
         f"{'↑' if step > 0 else '↓'} {2**was:.3g} → {used:.3g} of the bound (spread {_percent(noise)})"
         for step, was, used, noise in zip(moved, middle, rows["used"], spread, strict=True)
     ]

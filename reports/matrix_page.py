@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,12 +12,13 @@ from typing import NamedTuple
 from tabulate import tabulate
 from wcwidth import wcswidth, wrap
 
-from backends.contract import LAYOUTS
 from harness.core import verdict
 from harness.core.cell import spans
 from harness.core.errors import UserError
+from harness.core.files import write_whole
 from harness.core.rows import Row, named
 from reports.folders import read_all
+from reports.markdown import escaped
 from reports.matrix import Column, Line, Matrix, alike, build, in_common, newest_common, reason, records
 
 WIDTH = 80
@@ -53,7 +52,7 @@ class _Page:
     def __post_init__(self) -> None:
         self.graphs = self.matrix.graphs
         self.layouts = {column.layout for column in self.matrix.columns}
-        said: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         numbers: dict[str, int] = {}
         for column in self.matrix.columns:
             for line in self.matrix.lines:
@@ -61,9 +60,9 @@ class _Page:
                 if entry and entry.status != "PASS":
                     text = reason(entry)
                     key = alike(entry)
-                    said.setdefault(key, []).append(text)
+                    reasons.setdefault(key, []).append(text)
                     self.marks[(line, column)] = f"[{numbers.setdefault(key, len(numbers) + 1)}]"
-        self.notes = [f"[{numbers[key]}] {in_common(texts)}" for key, texts in said.items()]
+        self.notes = [f"[{numbers[key]}] {in_common(texts)}" for key, texts in reasons.items()]
 
     def cell(self, line: Line, column: Column) -> str:
         entry = self.matrix.entries.get((line, column))
@@ -71,7 +70,7 @@ class _Page:
 
     def heads(self, columns: Sequence[Column], joined: bool = True, short: bool = False) -> list[_Head]:
         """One head a column, or, ``joined``, one for layouts of a runtime that agree; ``short``: named by its version."""
-        made = []
+        heads = []
         for runtime, group in groupby(columns, key=lambda column: column.runtime):
             same = list(group)
             name = runtime.partition("@")[2] or runtime if short else runtime
@@ -85,14 +84,14 @@ class _Page:
             for kin in groups:
                 layouts = tuple(column.layout for column in kin)
                 every = len(kin) > 1 and set(layouts) == self.layouts
-                made.append(_Head(runtime, name, (ALL,) if every else layouts, tuple(kin)))
-        return made
+                heads.append(_Head(runtime, name, (ALL,) if every else layouts, tuple(kin)))
+        return heads
 
     def _agree(self, columns: Sequence[Column]) -> bool:
         """Whether they say the same in each line: layouts wherever they have a graph, operators everywhere."""
 
         def there(line: Line, column: Column) -> bool:
-            return column.layout not in LAYOUTS or (line, column.layout) in self.graphs
+            return not column.bundle or (line, column.layout) in self.graphs
 
         return all(
             len({self.cell(line, column) for column in columns if there(line, column)}) <= 1
@@ -101,7 +100,7 @@ class _Page:
 
     def gaps(self, heads: Iterable[_Head]) -> list[str]:
         """What a shared column does not say: in which of its lines a layout has rows, where it lacks some."""
-        found: dict[str, list[str]] = {}
+        runtimes: dict[str, list[str]] = {}
         for head in heads:
             for column in head.columns:
                 its = head._replace(columns=(column,))
@@ -110,8 +109,8 @@ class _Page:
                     for line in self.lines([its]):
                         opsets.setdefault(line.exporter, []).append(line.opset)
                     words = ", ".join(f"{spans(numbers)} of {exporter}" for exporter, numbers in opsets.items())
-                    found.setdefault(f"{column.layout} has rows of opset {words} only", []).append(head.runtime)
-        return [f"{text}: {', '.join(runtimes)}" for text, runtimes in found.items()]
+                    runtimes.setdefault(f"{column.layout} has rows of opset {words} only", []).append(head.runtime)
+        return [f"{text}: {', '.join(names)}" for text, names in runtimes.items()]
 
     def table(self, heads: Sequence[_Head], corner: str) -> str:
         """Plain text. Versions stand over layouts, and once over all of theirs."""
@@ -123,8 +122,8 @@ class _Page:
             [self.matrix.label(line), *(self.cell(line, head.column(line, self.matrix)) for head in heads)]
             for line in self.lines(heads)
         ]
-        return str(tabulate(body, headers=[corner, *names], tablefmt="simple", stralign="left", colalign=["right"],
-                            disable_numparse=[0]))  # fmt: skip
+        aligned = {"stralign": "left", "colalign": ["right"], "disable_numparse": [0]}
+        return str(tabulate(body, headers=[corner, *names], tablefmt="simple", **aligned))
 
     def lines(self, heads: Sequence[_Head]) -> list[Line]:
         """Lines in which one of these columns has something."""
@@ -139,7 +138,8 @@ class _Page:
                 yield "opset", whole
                 return
         for family, group in groupby(self.matrix.columns, key=lambda column: column.backend):
-            corner, fold = f"{family}\nopset", []  # type: tuple[str, list[_Head]]
+            corner = f"{family}\nopset"
+            fold: list[_Head] = []
             for _, same in groupby(self.heads(list(group), short=True), key=lambda head: head.runtime):
                 heads = list(same)
                 if fold and not self.fits(corner, fold + heads):
@@ -162,8 +162,8 @@ def terminal(matrix: Matrix) -> str:
     folds = [(corner, heads) for corner, heads in page.folds() if heads]
     tables = [page.table(heads, corner) for corner, heads in folds]
     lines = "\n\n".join(tables).split("\n")
-    said = [*page.gaps(head for _, heads in folds for head in heads), *newest_common(matrix), *page.notes]
-    for text in [legend(matrix, tables), *said, *_absences(matrix), *_facts(matrix)]:
+    facts = [*page.gaps(head for _, heads in folds for head in heads), *newest_common(matrix), *page.notes]
+    for text in [legend(matrix, tables), *facts, *_absences(matrix), *_facts(matrix)]:
         # A path or a command is longer than a line at times, and is of use only in one piece.
         lines += wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
@@ -172,7 +172,8 @@ def terminal(matrix: Matrix) -> str:
 def markdown(matrix: Matrix, links: Mapping[str, str] | None = None) -> str:
     """A page. A cell links to the rows that it came from: ``links`` by run, else the run's file beside the page."""
     page = _Page(matrix)
-    tables, gaps = [], []  # type: list[str], list[str]
+    tables: list[str] = []
+    gaps: list[str] = []
     for family, group in groupby(matrix.columns, key=lambda column: column.backend):
         heads = page.heads(list(group), short=True)
         gaps += page.gaps(heads)
@@ -184,10 +185,10 @@ def markdown(matrix: Matrix, links: Mapping[str, str] | None = None) -> str:
         for name in ("time", "box"):
             body.append([{"time": "last run"}.get(name, name), *(_last(matrix, head, name) for head in heads)])
         names = [head.name if ALL in head.layouts else f"{head.name} {', '.join(head.layouts)}" for head in heads]
-        tables.append(str(tabulate(body, headers=[f"{_escaped(family)} opset", *names], tablefmt="github",
-                                   disable_numparse=True)))  # fmt: skip
-    lists = ["\n".join("- " + _escaped(text) for text in texts) for texts in (page.notes, _absences(matrix))]
-    words = [legend(matrix, tables), *map(_escaped, [*gaps, *newest_common(matrix)])]
+        headers = [f"{escaped(family)} opset", *names]
+        tables.append(str(tabulate(body, headers=headers, tablefmt="github", disable_numparse=True)))
+    lists = ["\n".join("- " + escaped(text) for text in texts) for texts in (page.notes, _absences(matrix))]
+    words = [legend(matrix, tables), *map(escaped, [*gaps, *newest_common(matrix)])]
     blocks = ["# Compatibility matrix", *tables, *words, *lists, *_facts(matrix)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -218,11 +219,6 @@ def legend(matrix: Matrix, tables: Sequence[str]) -> str:
     return " · ".join(words + ([f"{verdict.MISSING.symbol} {verdict.MISSING.meaning}"] if missing else []))
 
 
-def _escaped(text: str) -> str:
-    """A runtime's words, with nothing in them that Markdown would act on."""
-    return re.sub(r"([\\`*<|])", r"\\\1", text)
-
-
 def _absences(matrix: Matrix) -> list[str]:
     return [
         f"{verdict.STATUSES[row.status].symbol} {named(row.backend, row.version)}: {row.message}"
@@ -245,10 +241,10 @@ def _facts(matrix: Matrix) -> list[str]:
     bundles = ", ".join(sorted({entry.row.bundle for entry in matrix.entries.values() if entry.row.bundle}))
     lines = [f"bundle {bundles}"] if bundles else []
     if len(runs) == 1:
-        return [" · ".join([*lines, f"last run {max(row.time for row in newest_run.values())} on "
-                            f"{next(iter(newest_run.values())).box}"])]  # fmt: skip
-    return lines + [f"last run {when}: {', '.join(dict.fromkeys(column.runtime for column in columns))}"
-                    for when, columns in runs.items()]  # fmt: skip
+        time, box = max(row.time for row in newest_run.values()), next(iter(newest_run.values())).box
+        return [" · ".join([*lines, f"last run {time} on {box}"])]
+    runtimes = {when: ", ".join(dict.fromkeys(column.runtime for column in columns)) for when, columns in runs.items()}
+    return [*lines, *(f"last run {when}: {names}" for when, names in runtimes.items())]
 
 
 def to_csv(matrix: Matrix) -> str:
@@ -268,12 +264,10 @@ FORMATS = {"terminal": terminal, "md": markdown, "csv": to_csv, "json": to_json}
 
 def write_page(results: Path) -> str:
     """Rewrite ``matrix.md`` from every row in the folder. Returns the line that says so."""
-    place = results / "matrix.md"
+    path = results / "matrix.md"
     try:
         page = markdown(build((row for _, row in read_all([results]))))
     except UserError as error:
-        return f"{place} not rewritten: {error}"
-    draft = place.with_name(f".matrix-{os.getpid()}.md")
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(place)
-    return f"matrix of every run in this folder: {place}"
+        return f"{path} not rewritten: {error}"
+    write_whole(path, page)
+    return f"matrix of every run in this folder: {path}"

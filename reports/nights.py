@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,11 @@ from packaging.version import InvalidVersion, Version
 
 from harness.core import verdict
 from harness.core.rows import Row, seen_status
-from harness.run.complete import completed
-from reports.store import KEY, STAMP, Store
+from reports.pieces import KEY, STAMP
+from reports.store import Store
 
 
-class Column(NamedTuple):
+class SiteColumn(NamedTuple):
     """What one line of the site's table is of: cells that differ in their opset only."""
 
     backend: str
@@ -42,10 +41,10 @@ _LEAST_FAILURE = max(
 def word_of(status: str, words: Iterable[str], called: str) -> str:
     """What a cell is called (`verdict.called`); but XFAIL when every failure was expected, XPASS when only such a pass is
     wrong. ``words``: its rows' own statuses."""
-    found = set(words)
-    if any(verdict.STATUSES[word].outcome == "fail" for word in found - {"XPASS"}):
+    own = set(words)
+    if any(verdict.STATUSES[word].outcome == "fail" for word in own - {"XPASS"}):
         return status
-    return next((word for word in ("XPASS", "XFAIL") if word in found), called)
+    return next((word for word in ("XPASS", "XFAIL") if word in own), called)
 
 
 class Night(NamedTuple):
@@ -81,12 +80,12 @@ class Track(NamedTuple):
 
     @property
     def ran(self) -> np.ndarray:
-        """Places of the nights on which it ran, the oldest first."""
+        """Numbers of the nights on which it ran, the oldest first."""
         return np.flatnonzero(self.status >= 0)
 
-    def at(self, place: int) -> Night:
-        status, word = verdict.SEVERITY[self.status[place]], _WORDS[self.word[place]]
-        return Night(self.nights[place], self.version, self.bundle, status, word)
+    def at(self, number: int) -> Night:
+        status, word = verdict.SEVERITY[self.status[number]], _WORDS[self.word[number]]
+        return Night(self.nights[number], self.version, self.bundle, status, word)
 
     @property
     def since(self) -> Since:
@@ -97,57 +96,52 @@ class Track(NamedTuple):
 
 
 class Past:
-    """Every cell over every night. ``rows``: the newest of each check of each cell, and of absent backends, completed where
-    a box without pytest left something out; such an answer counts for the night of its run."""
+    """Every cell over every night. ``rows``: the newest of each check of each cell, and of absent backends."""
 
-    def __init__(self, places: Sequence[Path], bundle: Path) -> None:
-        """Raises UserError when there is no row, or one that cannot be read."""
-        store = Store(places)
-        self.nights = store.nights
-        found = store.newest_rows()
-        self.rows = completed([(_home(places, row), row) for row in found], bundle)
-        history = store.history()
-        keys = [history.keys[name].astype(str).to_numpy() for name in KEY]
-        status, expected = history.status, history.expected
-        if made := self.rows[len(found) :]:
-            more = np.full((len(made), len(self.nights)), -1, np.int8)
-            for number, row in enumerate(made):
-                at = self.nights.index(store.night_of[row.run])
-                more[number, at] = verdict.SEVERITY.index(seen_status(row))
-            keys = [np.append(one, [getattr(row, name) for row in made]) for one, name in zip(keys, KEY, strict=True)]
-            status, expected = np.vstack([status, more]), np.vstack([expected, np.zeros_like(more, np.bool_)])
+    def __init__(self, store: Store, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
+        """``rows``: the store's newest; ``answers``: rows of checks that a box without pytest left out; such an answer
+        counts for the night of its run."""
+        self.nights, self.rows = store.nights, [*rows, *answers]
+        keys, status, expected = _with_answers(store, answers)
         order = np.lexsort(keys[:3])
-        keys, status, expected = [one[order] for one in keys], status[order], expected[order]
-        new = np.append(True, np.any([one[1:] != one[:-1] for one in keys[:3]], axis=0))
+        keys, status, expected = [key[order] for key in keys], status[order], expected[order]
+        new = np.append(True, np.any([key[1:] != key[:-1] for key in keys[:3]], axis=0))
         starts = np.flatnonzero(new[: len(order)])
         of_bundle = np.isin(keys[3], verdict.CHECKS)
-        self._place = {key: at for at, key in enumerate(zip(*(one[starts] for one in keys[:3]), strict=True))}
+        self._index = {key: at for at, key in enumerate(zip(*(key[starts] for key in keys[:3]), strict=True))}
         built, simulated = (np.zeros((len(starts), 1), np.bool_) for _ in range(2))
-        for row in self.rows:
-            if row.cell and not row.fake:
-                at = self._place[(row.box, row.bundle, row.cell)]
-                built[at] |= row.status == "ABSENT" and row.kind == "built"
-                simulated[at] |= row.simulated
-        self._status, self._word = _cells(status, expected, of_bundle, starts, (built, simulated))
         self._lines: dict[tuple[object, ...], dict[tuple[str, ...], Row]] = {}
         for row in self.rows:
             if row.cell and not row.fake:
-                self._lines.setdefault(_line(row), {})[(row.box, row.bundle, row.cell)] = row
+                key = (row.box, row.bundle, row.cell)
+                built[self._index[key]] |= row.status == "ABSENT" and row.kind == "built"
+                simulated[self._index[key]] |= row.simulated
+                self._lines.setdefault(_line(row), {})[key] = row
+        self._status, self._word = _cells(status, expected, of_bundle, starts, (built, simulated))
 
     def track(self, row: Row) -> Track:
         """Of a row's cell."""
-        at = self._place[(row.box, row.bundle, row.cell)]
+        at = self._index[(row.box, row.bundle, row.cell)]
         return Track(row.version, row.bundle, self.nights, self._status[at], self._word[at])
 
     def line(self, row: Row) -> list[Track]:
         """Of every version and bundle of a row's cell."""
-        return [self.track(one) for one in self._lines[_line(row)].values()]
+        return [self.track(kin) for kin in self._lines[_line(row)].values()]
 
 
-def _home(places: Sequence[Path], row: Row) -> Path:
-    """The folder that a row's sidecar path starts from."""
-    folders = [place if place.is_dir() else place.parent for place in places]
-    return next((folder for folder in folders if row.series and (folder / row.series).exists()), folders[0])
+def _with_answers(store: Store, answers: Sequence[Row]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """The columns KEY, [series, nights] status and [series, nights] expected of the store's history and of the answers; see
+    `History`."""
+    history = store.history()
+    keys = [history.keys[name].astype(str).to_numpy() for name in KEY]
+    if not answers:
+        return keys, history.status, history.expected
+    status = np.full((len(answers), len(store.nights)), -1, np.int8)
+    for number, row in enumerate(answers):
+        status[number, store.nights.index(store.night_of[row.run])] = verdict.SEVERITY.index(seen_status(row))
+    keys = [np.append(key, [getattr(row, name) for row in answers]) for key, name in zip(keys, KEY, strict=True)]
+    expected = np.zeros_like(status, np.bool_)
+    return keys, np.vstack([history.status, status]), np.vstack([history.expected, expected])
 
 
 def _line(row: Row) -> tuple[object, ...]:
@@ -161,7 +155,7 @@ def _cells(
     whether a cell was built only, and whether it is a simulator's."""
 
     def any_of(mask: np.ndarray) -> np.ndarray:
-        return np.logical_or.reduceat(mask, starts, axis=0)  # type: ignore[no-any-return]
+        return np.logical_or.reduceat(mask, starts, axis=0)
 
     ran, passed, nothing = status >= 0, verdict.SEVERITY.index("PASS"), len(verdict.SEVERITY)
     worst = np.minimum.reduceat(np.where(ran, status, np.int8(nothing)), starts, axis=0)
@@ -175,17 +169,17 @@ def _cells(
         codes = codes * 2 + fact
     names = np.full(64 * (nothing + 1), -1, np.int8)
     for code in np.flatnonzero(np.bincount(codes.ravel(), minlength=len(names))[: 64 * nothing]):
-        said = verdict.SEVERITY[code // 64]
-        words = [word for bit, word in ((32, said), (16, "XPASS"), (8, "XFAIL")) if code & bit]
-        called = verdict.called(said, "built" if code & 2 else "", bool(code & 4), bool(code & 1))
-        names[code] = _WORDS.index(word_of(said, words, called))
+        seen = verdict.SEVERITY[code // 64]
+        words = [word for bit, word in ((32, seen), (16, "XPASS"), (8, "XFAIL")) if code & bit]
+        called = verdict.called(seen, "built" if code & 2 else "", bool(code & 4), bool(code & 1))
+        names[code] = _WORDS.index(word_of(seen, words, called))
     return np.where(worst < nothing, worst, np.int8(-1)), names[codes]
 
 
 def before(line: Iterable[Track], night: str) -> Night | None:
     """The last of a line's nights before that one; None where none is on record."""
-    found = [track.at(ran[-1]) for track in line if (ran := [at for at in track.ran if track.nights[at] < night])]
-    return max(found, default=None)
+    last = [track.at(ran[-1]) for track in line if (ran := [at for at in track.ran if track.nights[at] < night])]
+    return max(last, default=None)
 
 
 def version_changes(line: Iterable[Track], bundle: str) -> list[tuple[Night, Night]]:
@@ -207,9 +201,9 @@ def strip(line: Sequence[Track], count: int) -> Mapping[str, list[Night | None]]
     newest first; versions without an answer on any of them are left out."""
     several = len({track.bundle for track in line}) > 1
     shown = {}
-    for track in sorted(line, key=lambda one: (_order(one.version), one.bundle), reverse=True):
-        places = range(len(track.nights))[: -count - 1 : -1]
-        answers = [track.at(at) if track.status[at] >= 0 else None for at in places]
+    for track in sorted(line, key=lambda track: (_order(track.version), track.bundle), reverse=True):
+        newest = range(len(track.nights))[: -count - 1 : -1]
+        answers = [track.at(at) if track.status[at] >= 0 else None for at in newest]
         if any(answers):
             shown[f"{track.version} {track.bundle if several else ''}".strip()] = answers
     return shown
@@ -220,7 +214,7 @@ class Sight:
     """When a column was last seen. ``missing``: others ran in the newest night and it did not; ``stale``: it is too old, or
     from the future; ``replaced``: what took its place on that box, which is why its absence is no alarm."""
 
-    column: Column
+    column: SiteColumn
     first: str
     last: str
     time: str
@@ -234,9 +228,9 @@ class Sight:
         return (self.missing or self.stale) and not self.replaced
 
 
-def sights(past: Past, columns: Mapping[Column, Sequence[Row]], now: datetime, stale_days: float) -> list[Sight]:
+def sights(past: Past, columns: Mapping[SiteColumn, Sequence[Row]], now: datetime, stale_days: float) -> list[Sight]:
     """When each column was seen, by the newest rows of its cells. ``now``: UTC."""
-    found = []
+    seen = []
     for column, rows in columns.items():
         time = max(row.time for row in rows)
         cells = {row.cell: row for row in rows}.values()
@@ -244,22 +238,23 @@ def sights(past: Past, columns: Mapping[Column, Sequence[Row]], now: datetime, s
         sight = Sight(column, past.nights[ran[0]], past.nights[ran[-1]], time, len(ran))
         sight.missing = sight.last < past.nights[-1]
         sight.stale = not timedelta(days=-1) <= now - moment(time) <= timedelta(days=stale_days)
-        found.append(sight)
-    for sight in found:
-        sight.replaced = _successor(sight, found)
-    return found
+        seen.append(sight)
+    for sight in seen:
+        sight.replaced = _successor(sight, seen)
+    return seen
 
 
-def _successor(sight: Sight, found: Iterable[Sight]) -> str:
+def _successor(sight: Sight, sights: Iterable[Sight]) -> str:
     """The version or bundle that came to the same box after the column's last night; empty when there is none."""
-
-    def place(one: Sight) -> tuple[str, ...]:
-        return tuple(value for name, value in one.column._asdict().items() if name not in ("version", "bundle"))
-
-    later = [one for one in found if place(one) == place(sight) and one.first > sight.last]
+    lasting = sight.column._replace(version="", bundle="")
+    later = [
+        other
+        for other in sights
+        if other.column._replace(version="", bundle="") == lasting and other.first > sight.last
+    ]
     if not later:
         return ""
-    column = max(later, key=lambda one: one.time).column
+    column = max(later, key=lambda other: other.time).column
     return column.version if column.version != sight.column.version else column.bundle
 
 

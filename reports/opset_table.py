@@ -15,9 +15,9 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.core import verdict
-from harness.core.rowfiles import read_all
 from harness.core.rows import Row, named, newest, to_json
 from reports import matrix, matrix_page
+from reports.folders import read_all
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MEASURED = DOCS / "measured"

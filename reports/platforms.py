@@ -9,12 +9,12 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from harness.core import verdict
+from harness.core.cell import SIMULATOR
 from harness.core.rows import Row, depth, named, newest, seen_status
 
 JETSONS = ("orin", "xavier", "thor", "tegra", "jetson")
-X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA, OTHER = (
-    "x86-64", "NVIDIA GPU", "Jetson", "RK3588 NPU", "RK3399 and other ARM64", "Ascend", "FPGA", "other",
-)  # fmt: skip
+X86, GPU, JETSON, RK3588 = "x86-64", "NVIDIA GPU", "Jetson", "RK3588 NPU"
+ARM64, ASCEND, FPGA, OTHER = "RK3399 and other ARM64", "Ascend", "FPGA", "other"
 PLATFORMS = (X86, GPU, JETSON, RK3588, ARM64, ASCEND, FPGA)
 
 
@@ -32,7 +32,7 @@ class Reached(NamedTuple):
 def platform(rows: Iterable[Row]) -> str:
     """Where the rows of one cell were made."""
     rows = list(rows)
-    device = rows[0].device.replace("simulator-", "", 1)
+    device = rows[0].device.replace(SIMULATOR, "", 1)
     if device.startswith(("ascend", "cann")):
         return ASCEND
     if device.startswith(("rk", "rknpu")):
@@ -43,7 +43,7 @@ def platform(rows: Iterable[Row]) -> str:
         return JETSON
     if rows[0].runtime.startswith("tensorrt") or device.startswith(("cuda", "tensorrt")):
         return GPU
-    flags = next((row.detail["cpu"] for row in rows if row.check == "cost" and "cpu" in row.detail), [])
+    flags: list[str] = next((row.detail["cpu"] for row in rows if row.check == "cost" and "cpu" in row.detail), [])
     if any(flag.startswith(("avx", "amx")) for flag in flags):
         return X86
     return ARM64 if any(flag.startswith(("asimd", "sve")) for flag in flags) else OTHER
@@ -56,16 +56,14 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
         if row.cell:
             cells.setdefault((row.cell, row.box, row.bundle), []).append(row)
     groups: dict[tuple[str, str, bool], list[list[Row]]] = {}
-    for found in cells.values():
-        simulated = found[0].simulated  # never on the line of the device itself
-        groups.setdefault((platform(found), named(found[0].backend, found[0].version), simulated), []).append(found)
+    for cell in cells.values():
+        simulated = cell[0].simulated  # never on the line of the device itself
+        groups.setdefault((platform(cell), named(cell[0].backend, cell[0].version), simulated), []).append(cell)
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
-    return [
-        _line(*place[:2], groups[place]) for place in sorted(groups, key=lambda place: (order[place[0]], *place[1:]))
-    ]
+    return [_line(*key[:2], groups[key]) for key in sorted(groups, key=lambda key: (order[key[0]], *key[1:]))]
 
 
-def _line(place: str, runtime: str, cells: list[list[Row]]) -> Reached:
+def _line(on: str, runtime: str, cells: list[list[Row]]) -> Reached:
     rows = [row for cell in cells for row in cell]
     counts: dict[str, int] = {}
     for cell in cells:
@@ -75,16 +73,16 @@ def _line(place: str, runtime: str, cells: list[list[Row]]) -> Reached:
         counts[symbol] = counts.get(symbol, 0) + 1
     words = " ".join(f"{count} {symbol}" for symbol, count in sorted(counts.items()))
     boxes = ", ".join(sorted({row.box for row in rows}))
-    return Reached(place, runtime, depth(rows), words, boxes, max(row.time for row in rows)[:10])
+    return Reached(on, runtime, depth(rows), words, boxes, max(row.time for row in rows)[:10])
 
 
 def table(rows: Iterable[Row], style: str = "simple") -> str:
     """Every platform, with its runtimes, or ⬜ where nothing ran. ``style``: tabulate's."""
-    found = reached(rows)
-    body = [list(line) for line in found]
-    body += [
-        [name, "⬜", "nothing ran", "", "", ""] for name in PLATFORMS if name not in {line.platform for line in found}
-    ]
+    lines = reached(rows)
+    body = [list(line) for line in lines]
+    run = {line.platform for line in lines}
+    body += [[name, "⬜", "nothing ran", "", "", ""] for name in PLATFORMS if name not in run]
     order = {name: number for number, name in enumerate((*PLATFORMS, OTHER))}
     body.sort(key=lambda line: order[str(line[0])])
-    return tabulate(body, headers=["platform", "runtime", "depth", "cells", "box", "last run"], tablefmt=style)
+    page: str = tabulate(body, headers=["platform", "runtime", "depth", "cells", "box", "last run"], tablefmt=style)
+    return page

@@ -34,18 +34,28 @@ _INK, _MUTED, _LINE = list(_VARIABLES)[:3]
 _PLOT = [name for name in _VARIABLES if name.startswith("#02")]
 _HEAT = [name for name in _VARIABLES if name.startswith("#03")]
 _STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "seq2seq-conformance", "text.parse_math": False,
-    "font.size": 9.5, "font.family": ["sans-serif"], "axes.spines.top": False, "axes.spines.right": False,
-    "axes.edgecolor": _MUTED, "axes.labelcolor": _INK, "text.color": _INK, "xtick.color": _MUTED, "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "grid.color": _LINE, "axes.grid": True, "grid.linewidth": 0.6,
-    "legend.frameon": False, "legend.fontsize": 8.5, "path.simplify": True,
-}  # fmt: skip
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), _MUTED),
+    "grid.color": _LINE,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "seq2seq-conformance",
+    "text.parse_math": False,
+    "font.size": 9.5,
+    "font.family": ["sans-serif"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "path.simplify": True,
+}
 
 
 def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first: int | None) -> str:
     """The largest gap of any sentence at each step, beside PyTorch's own and the bound. ``first``: first wrong step."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(1.6, told=4)
+        axes = _axes(1.6, entries=4)
         steps = np.arange(int(at[:, 1].max()) + 1)
         theirs, own = _worst(at, gap, len(steps)), _worst(at, floor, len(steps))
         least = _least(theirs, own)
@@ -60,7 +70,7 @@ def gaps(at: np.ndarray, gap: np.ndarray, floor: np.ndarray, bound: float, first
 def drift(at: np.ndarray, tensors: Mapping[str, tuple[np.ndarray, float]], first: int | None) -> str:
     """Gaps of each layer's own cache over decode steps, in bounds. ``tensors``: label to gaps and bound, K then V."""
     with matplotlib.rc_context(_STYLE):
-        axes = _axes(1.6, told=len(tensors) + 2)
+        axes = _axes(1.6, entries=len(tensors) + 2)
         steps = np.arange(int(at[:, 1].max()) + 1)
         worst = {label: _worst(at, gap / bound, len(steps)) for label, (gap, bound) in tensors.items()}
         least = _least(*worst.values())
@@ -86,10 +96,10 @@ def heat(at: np.ndarray, gap: np.ndarray, bound: float, names: Mapping[int, str]
         rows = [row for row in rows if row in kept]
     shades = sorted(set(level[level >= 0].tolist()))
     with matplotlib.rc_context({**_STYLE, "axes.grid": False}):
-        axes = _axes(0.17 * len(rows), told=len(shades), left=1.55)
+        axes = _axes(0.17 * len(rows), entries=len(shades), left=1.55)
         shapes: dict[int, list[list[tuple[float, float]]]] = {shade: [] for shade in shades}
-        for place, row in enumerate(rows):
-            mine, low, high = at[:, 0] == row, place - 0.42, place + 0.42
+        for number, row in enumerate(rows):
+            mine, low, high = at[:, 0] == row, number - 0.42, number + 0.42
             for start, stop, shade in _runs(at[mine, 1], level[mine]):
                 left, right = start - 0.5, stop - 0.5
                 shapes[shade].append([(left, low), (left, high), (right, high), (right, low)])
@@ -112,12 +122,12 @@ def _runs(steps: np.ndarray, level: np.ndarray) -> Iterable[tuple[int, int, int]
             yield int(steps[part[0]]), int(steps[part[-1]]) + 1, int(level[part[0]])
 
 
-def _axes(height: float, told: int, left: float = 0.62) -> Axes:
-    """Axes of that height in inches, with room for a legend that tells ``told`` things, two a line, and for the numbers.
+def _axes(height: float, entries: int, left: float = 0.62) -> Axes:
+    """Axes of that height in inches, with space for a legend of so many entries, two a line, and for the numbers.
 
     Stated, because measuring it would double the time that a figure takes.
     """
-    whole = height + 0.15 + 0.18 * -(-told // 2) + BOTTOM
+    whole = height + 0.15 + 0.18 * -(-entries // 2) + BOTTOM
     sides = (left / WIDTH, BOTTOM / whole, (WIDTH - left - 0.1) / WIDTH, height / whole)
     return Figure(figsize=(WIDTH, whole)).add_axes(sides)
 
@@ -168,6 +178,7 @@ def _short(name: str) -> str:
 
 def _svg(axes: Axes) -> str:
     figure = axes.get_figure(root=True)
+    assert figure is not None, "_axes makes them on one"
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="upper left", ncols=2, borderaxespad=0, handlelength=2.2, columnspacing=1.2)

@@ -19,6 +19,7 @@ from typing import Any
 from harness.core import verdict
 from harness.core.cell import SIMULATOR
 from harness.core.errors import UserError
+from harness.core.texts import METHODS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,15 +28,28 @@ else:
 
 READY = Path(__file__).with_name("policies")
 WAIVABLE = (
-    "missing", "stale", "unverified", "uncompared", "expected", "refused", "unstable", "logits", "flips", "text",
-)  # fmt: skip
+    "missing",
+    "stale",
+    "unverified",
+    "uncompared",
+    "expected",
+    "refused",
+    "unstable",
+    "logits",
+    "flips",
+    "text",
+)
 """What a waiver may name. A failure that nobody expected, too few elements and a wrong placement have no waiver."""
 COSTS = {
-    "file_bytes": 1, "load_seconds": 1, "encoder_seconds": 1, "step_p50_seconds": 1, "step_p95_seconds": 1,
-    "peak_memory_bytes": 1, "tokens_per_second": -1,
-}  # fmt: skip
+    "file_bytes": 1,
+    "load_seconds": 1,
+    "encoder_seconds": 1,
+    "step_p50_seconds": 1,
+    "step_p95_seconds": 1,
+    "peak_memory_bytes": 1,
+    "tokens_per_second": -1,
+}
 """Figures of a cost row that may have a budget: 1 where more is worse, -1 where less is."""
-METHODS = {"bootstrap": "bs", "randomization": "ar"}
 MOST = 1000
 """Members of a range: more is a slip of the hand, and would take minutes to look for."""
 FORM = "ort@*/cpu/torchscript/{split,unified}/fp32/op{12..17}"

@@ -1,11 +1,11 @@
-"""What a gate says: a verdict as data, as lines of a terminal, as Markdown for a CI step summary, and as JUnit XML."""
+"""What a gate says: a ruling as data, as lines of a terminal, as Markdown for a CI step summary, and as JUnit XML."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from reports.diff import escaped
+from reports.markdown import code, escaped
 from reports.policy import Waiver
 
 
@@ -15,7 +15,7 @@ class Reason:
 
     what: str
     check: str
-    said: str
+    message: str
     command: str = ""
     waiver: Waiver | None = None
 
@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass
-class Verdict:
+class Ruling:
     """``cells``: a case for each required cell; ``rules``: for what is of no single cell; ``facts``: evidence, in lines."""
 
     policy: str
@@ -50,70 +50,67 @@ class Verdict:
         return not any(case.open for case in (*self.cells, *self.rules))
 
 
-def lines(made: Verdict) -> list[str]:
-    """The verdict for a terminal: a line first, then one for each reason, with the cell and the command to see it."""
-    waived = [(case, reason) for case in made.cells for reason in case.reasons if reason.waiver]
-    found = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.open]
-    good = sum(not case.reasons for case in made.cells)
+def lines(ruling: Ruling) -> list[str]:
+    """The ruling for a terminal: a line first, then one for each reason, with the cell and the command to see it."""
+    waived = [(case, reason) for case in ruling.cells for reason in case.reasons if reason.waiver]
+    against = [(case, reason) for case in (*ruling.rules, *ruling.cells) for reason in case.open]
+    good = sum(not case.reasons for case in ruling.cells)
+    bad = sum(bool(case.open) for case in ruling.cells)
     page = [
-        f"{'PASS' if made.passed else 'FAIL'} policy {made.policy} on {made.results}: {len(made.cells)} required cells, "
-        f"{good} good, {sum(bool(case.open) for case in made.cells)} bad, {len(found)} reasons, {len(waived)} waived"
+        f"{'PASS' if ruling.passed else 'FAIL'} policy {ruling.policy} on {ruling.results}: "
+        f"{len(ruling.cells)} required cells, {good} good, {bad} bad, {len(against)} reasons, {len(waived)} waived"
     ]
-    page += [f"FAIL {_line(case, reason)}" for case, reason in found]
+    page += [f"FAIL {_line(case, reason)}" for case, reason in against]
     page += [
         f"waived until {reason.waiver.expires}: {_line(case, reason)} ({reason.waiver.reason})"
         for case, reason in waived
         if reason.waiver
     ]
-    return page + [f"note: {fact}" for fact in made.facts]
+    return page + [f"note: {fact}" for fact in ruling.facts]
 
 
 def _line(case: Case, reason: Reason) -> str:
     where = (f" on {case.box}" if case.box not in ("", "*") else "") + _with(case)
     see = f" | {reason.command}" if reason.command else ""
-    return f"{case.cell}{where}: {reason.what}: {' '.join(reason.said.split())}{see}"
+    return f"{case.cell}{where}: {reason.what}: {' '.join(reason.message.split())}{see}"
 
 
 def _with(case: Case) -> str:
     return f" with bundle {case.bundle}" if case.bundle else ""
 
 
-def summary(made: Verdict) -> str:
+def summary(ruling: Ruling) -> str:
     """Markdown for a CI step summary."""
-    head, *rest = lines(made)
-    page = [f"## {'✅' if made.passed else '❌'} Gate: {head}", ""]
-    reasons = [(case, reason) for case in (*made.rules, *made.cells) for reason in case.reasons]
+    head, *rest = lines(ruling)
+    page = [f"## {'✅' if ruling.passed else '❌'} Gate: {head}", ""]
+    reasons = [(case, reason) for case in (*ruling.rules, *ruling.cells) for reason in case.reasons]
     if reasons:
         page += ["| cell | box | why | command |", "|---|---|---|---|"]
         for case, reason in reasons:
             waived = f" (waived until {reason.waiver.expires}: {reason.waiver.reason})" if reason.waiver else ""
-            said = f"{reason.what}: {reason.said}{waived}"
-            code = f"`{_cell_text(reason.command)}`" if reason.command else ""
+            why = escaped(f"{reason.what}: {reason.message}{waived}")
+            command = code(reason.command, in_table=True) if reason.command else ""
             where = escaped(", ".join(filter(None, (case.box, case.bundle))))
-            page.append(f"| `{_cell_text(case.cell)}` | {where} | {escaped(said)} | {code} |")
+            page.append(f"| {code(case.cell, in_table=True)} | {where} | {why} | {command} |")
         page.append("")
     page += [f"- {escaped(line.removeprefix('note: '))}" for line in rest if line.startswith("note: ")]
     return "\n".join(page) + "\n"
 
 
-def _cell_text(text: str) -> str:
-    return text.replace("`", "'").replace("|", "\\|")
-
-
-def junit(made: Verdict) -> str:
+def junit(ruling: Ruling) -> str:
     """JUnit XML: a test for each required cell, and one for each rule that is of no cell and was broken."""
-    suite = ElementTree.Element("testsuite", name=f"conform gate {made.policy}")
+    suite = ElementTree.Element("testsuite", name=f"conform gate {ruling.policy}")
     counts = Counter({"tests": 0, "failures": 0, "errors": 0, "skipped": 0})
-    for case in (*made.cells, *made.rules):
+    for case in (*ruling.cells, *ruling.rules):
         counts["tests"] += 1
         test = ElementTree.SubElement(
             suite, "testcase", classname=_xml(case.box or "policy"), name=_xml(case.cell + _with(case))
         )
         if case.open:
             counts["failures"] += 1
-            said = "\n".join(_line(case, reason) for reason in case.open)
-            message = "; ".join(f"{reason.what}: {reason.said}" for reason in case.open)
-            ElementTree.SubElement(test, "failure", message=_xml(message), type=case.open[0].what).text = _xml(said)
+            text = "\n".join(_line(case, reason) for reason in case.open)
+            message = "; ".join(f"{reason.what}: {reason.message}" for reason in case.open)
+            ElementTree.SubElement(test, "failure", message=_xml(message), type=case.open[0].what).text = _xml(text)
         elif case.reasons:
             counts["skipped"] += 1
             waivers = dict.fromkeys(

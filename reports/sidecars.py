@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from harness.core.bundle import Bundle
 from harness.core.rows import Row
-from harness.run.text import Scorer, detokenise
+from harness.core.texts import Interval, Texts, token_ids
 from reports import plots
 
 DIVERGENCES = 3
@@ -34,15 +33,7 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-class Score(NamedTuple):
-    """BLEU and the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Side(NamedTuple):
+class TokenString(NamedTuple):
     """One token string around the step at which two part; ``at`` and ``id`` are None where it has ended before."""
 
     who: str
@@ -60,16 +51,16 @@ class Divergence(NamedTuple):
     step: int | None
     message: str
     source: str
-    sides: list[Side]
+    sides: list[TokenString]
 
 
 class Sidecars:
     """Those of the rows in the given folders. Cells with the same numbers or the same text share drawings and scores."""
 
-    def __init__(self, folders: Iterable[Path], bundle: Bundle) -> None:
+    def __init__(self, folders: Iterable[Path], texts: Texts) -> None:
+        """``folders``: where sidecar paths start; ``texts`` answers for the bundle at hand."""
         self.folders = list(dict.fromkeys(folders))
-        self.bundle = bundle
-        self.scorer = Scorer(bundle)
+        self.texts, self.bundle = texts, texts.bundle
         self._made: dict[tuple[str, bytes, str], Any] = {}
 
     def known(self, row: Row) -> bool:
@@ -77,12 +68,14 @@ class Sidecars:
         return row.bundle == self.bundle.short
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _row_numbers(self) -> dict[str, int]:
         return {line.id: number for number, line in enumerate(self.bundle.rows)}
 
     def _content(self, row: Row | None) -> bytes:
         """The sidecar file of a row as it lies on disk; empty where there is none."""
-        for folder in self.folders if row is not None and row.series else ():
+        if row is None or not row.series:
+            return b""
+        for folder in self.folders:
             try:
                 return (folder / row.series).read_bytes()
             except OSError:
@@ -100,9 +93,13 @@ class Sidecars:
         """The plots that a cell has numbers for. ``rows``: by check."""
         numeric = [rows[check] for check in ("logits", "kv_values", "encoder") if check in rows]
         content = self._content(numeric[0]) if numeric else b""
-        bounds = {name: one["tail_bound"] for row in numeric for name, one in row.detail.get("tensors", {}).items()}
+        tensors = [item for row in numeric for item in row.detail.get("tensors", {}).items()]
+        bounds = {name: figures["tail_bound"] for name, figures in tensors}
         first = {check: rows[check].step for check in ("logits", "kv_values") if check in rows}
-        return self._once(self._drawn, content, bounds, first, self.known(numeric[0])) if content else []
+        if not content:
+            return []
+        drawn: list[Plot] = self._once(self._drawn, content, bounds, first, self.known(numeric[0]))
+        return drawn
 
     def _drawn(
         self, content: bytes, bounds: Mapping[str, float], first: Mapping[str, int | None], known: bool
@@ -110,67 +107,71 @@ class Sidecars:
         series = _arrays(content)
         if not len(series.get("steps", ())):
             return []
-        found = []
+        drawn = []
         if "logits" in bounds and "logits.gap" in series:
-            names = {place: name for name, place in self._places.items()} if known else {}
-            found += _of_logits(series, bounds["logits"], first["logits"], names)
+            names = {number: name for name, number in self._row_numbers.items()} if known else {}
+            drawn += _of_logits(series, bounds["logits"], first["logits"], names)
         own = {
             f"layer {name.split('.')[1]} {'V' if name.endswith('value') else 'K'}": (series[f"{name}.gap"], bound)
-            for name, bound in bounds.items() if ".decoder." in name and f"{name}.gap" in series
-        }  # fmt: skip
+            for name, bound in bounds.items()
+            if ".decoder." in name and f"{name}.gap" in series
+        }
         if own:
             largest = (f"{label} {np.fmax.reduce(gap / bound, initial=0):.3g}" for label, (gap, bound) in own.items())
             words = f"Largest gap in bounds: {', '.join(largest)}."
-            found.append(
-                _plot("KV cache: drift per layer", words, plots.drift(series["steps"], own, first["kv_values"]))
-            )
-        return found
+            drawing = plots.drift(series["steps"], own, first["kv_values"])
+            drawn.append(_plot("KV cache: drift per layer", words, drawing))
+        return drawn
 
     def divergences(self, row: Row | None) -> list[Divergence]:
         """The first sentences of a tokens row that left PyTorch."""
         notable = row.detail.get("notable", [])[:DIVERGENCES] if row is not None else []
         ids = self._hypotheses(row)
-        return [Divergence(*one, *self._strings(ids, one[0], one[2])) for one in notable]
+        return [
+            Divergence(sentence, word, step, message, *self._strings(ids, sentence, step))
+            for sentence, word, step, message in notable
+        ]
 
     def _hypotheses(self, row: Row | None) -> list[np.ndarray]:
         """Ids of every sentence; empty without the sidecar, or with another bundle than the row's."""
-        return self._once(self._split, self._content(row)) if row is not None and self.known(row) else []
+        if row is None or not self.known(row):
+            return []
+        ids: list[np.ndarray] = self._once(self._split, self._content(row))
+        return ids
 
     def _split(self, content: bytes) -> list[np.ndarray]:
-        saved = _arrays(content)
-        if not {"tokens", "token_starts"} <= saved.keys() or len(saved["token_starts"]) != len(self.bundle.rows) + 1:
+        try:
+            return token_ids(content, len(self.bundle.rows))
+        except ValueError:
             return []
-        return np.split(saved["tokens"], saved["token_starts"][1:-1])
 
-    def _strings(self, ids: Sequence[np.ndarray], sentence: str, step: int | None) -> tuple[str, list[Side]]:
-        if not ids or step is None or sentence not in self._places:
+    def _strings(self, ids: Sequence[np.ndarray], sentence: str, step: int | None) -> tuple[str, list[TokenString]]:
+        if not ids or step is None or sentence not in self._row_numbers:
             return "", []
-        place = self._places[sentence]
-        sides = [
-            self._side(who, one, step)
-            for who, one in (("PyTorch", self.bundle.tokens(place)), ("this backend", ids[place]))
-        ]
-        return self.bundle.rows[place].source, sides
+        number = self._row_numbers[sentence]
+        both = {"PyTorch": self.bundle.tokens(number), "this backend": ids[number]}
+        return self.bundle.rows[number].source, [self._string(who, own, step) for who, own in both.items()]
 
-    def _side(self, who: str, ids: np.ndarray, step: int) -> Side:
+    def _string(self, who: str, ids: np.ndarray, step: int) -> TokenString:
         table = self.bundle.pieces
         pieces = [table[token] if 0 <= token < len(table) else f"⟨{token}⟩" for token in ids.tolist()]
         at, token = (pieces[step], int(ids[step])) if step < len(ids) else (None, None)
-        return Side(who, pieces[:step], at, token, pieces[step + 1 :])
+        return TokenString(who, pieces[:step], at, token, pieces[step + 1 :])
 
-    def scores(self, row: Row | None) -> dict[str, Score]:
+    def scores(self, row: Row | None) -> dict[str, Interval]:
         """BLEU of PyTorch and of the hypotheses of a tokens row."""
         if row is None or not self._hypotheses(row):
             return {}
-        return self._once(self._scores, self._content(row), row.detail.get("ties", []))
+        scores: dict[str, Interval] = self._once(self._scores, self._content(row), row.detail.get("ties", []))
+        return scores
 
-    def _scores(self, content: bytes, ties: Sequence[str]) -> dict[str, Score]:
-        texts = [detokenise(self.bundle, ids) for ids in self._once(self._split, content)]
-        both = {"PyTorch": self.scorer.golden, "this backend": self.scorer.without_ties(texts, ties)}
-        return {who: self._once(self._score, "\0".join(said).encode(), said) for who, said in both.items()}
+    def _scores(self, content: bytes, ties: Sequence[str]) -> dict[str, Interval]:
+        hypotheses = self.texts.spell(self._once(self._split, content), ties)
+        both = {"PyTorch": self.texts.golden, "this backend": hypotheses}
+        return {who: self._once(self._score, "\0".join(texts).encode(), texts) for who, texts in both.items()}
 
-    def _score(self, _: bytes, hypotheses: list[str]) -> Score:
-        return Score(*self.scorer.interval(hypotheses))
+    def _score(self, _: bytes, hypotheses: list[str]) -> Interval:
+        return self.texts.interval(hypotheses)
 
 
 def _arrays(content: bytes) -> Mapping[str, np.ndarray]:

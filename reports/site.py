@@ -1,14 +1,12 @@
 """``conform report``: a static site over rows. No network and no server; every word of a row is escaped."""
 
-import contextlib
 import hashlib
 import multiprocessing
 import os
 import re
 import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,16 +14,16 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from conform.explain import staged
 from harness.core import verdict
-from harness.core.bundle import Bundle
 from harness.core.errors import UserError
+from harness.core.files import whole_folder
 from harness.core.rows import Row
+from harness.core.stages import staged
 from reports import nights
 from reports.matrix import Entry, alike, build, in_common, reason
-from reports.nights import Column
+from reports.nights import Past, SiteColumn
+from reports.pieces import STAMP
 from reports.sidecars import Sidecars
-from reports.store import STAMP
 
 MARKER = ".conform-site"
 """A file that says that a folder is a site of ours, which may be replaced."""
@@ -37,46 +35,25 @@ TEMPLATES = Path(__file__).parent / "templates"
 WORDS = verdict.WORDS
 
 
-def write(places: Sequence[Path], out: Path, bundle: Path, stale_days: float, now: datetime) -> str:
-    """Write the site whole or not at all. Returns a line that says where. ``now``: UTC.
-
-    Raises UserError without rows, UserError, and UserError when ``out`` is there and is no site.
-    """
-    _check_target(out)
-    site = Site(places, Bundle(str(bundle)), stale_days, now)
-    with _growing(out) as folder:
+def write(out: Path, past: Past, sidecars: Sidecars, stale_days: float, now: datetime) -> str:
+    """Write the site whole or not at all. Returns a line that says where. ``now``: UTC. Raises what `check_target` raises,
+    and OSError."""
+    check_target(out)
+    site = Site(past, sidecars, stale_days, now)
+    with whole_folder(out) as folder:
         site.render(folder)
+        (folder / MARKER).write_text("written by `conform report`, which replaces this folder\n", encoding="utf-8")
     return f"{len(site.pages)} cells, {len(site.every_night)} nights: open {out / 'index.html'}"
 
 
-def _check_target(out: Path) -> None:
+def check_target(out: Path) -> None:
+    """Raises UserError unless a site may be written there: nothing but a site is ever replaced."""
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.absolute().parent}: no such directory; make it first")
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir()):
-        raise UserError(f"{out}: is there and is no folder; give another place")
+        raise UserError(f"{out}: is there and is no folder; give another path")
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).is_file():
-        raise UserError(f"{out}: is there and is no report, so it is left alone; give another place")
-
-
-@contextlib.contextmanager
-def _growing(out: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of ``out`` when the block ends well, and otherwise goes without a trace."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
-    try:
-        new, old = beside / "new", beside / "old"
-        new.mkdir()
-        yield new
-        (new / MARKER).write_text("written by `conform report`, which replaces this folder\n", encoding="utf-8")
-        if out.exists():
-            out.rename(old)
-        try:
-            new.rename(out)
-        except OSError:
-            if old.exists():
-                old.rename(out)
-            raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        raise UserError(f"{out}: is there and is no report, so it is left alone; give another path")
 
 
 class Page(NamedTuple):
@@ -84,7 +61,7 @@ class Page(NamedTuple):
     ``old``: it was not in the newest night."""
 
     opset: int
-    column: Column
+    column: SiteColumn
     entry: Entry
     file: str
     word: str
@@ -97,7 +74,7 @@ class Page(NamedTuple):
         return self.entry.row
 
 
-class Change(NamedTuple):
+class ColumnChange(NamedTuple):
     """Cells of one column that were something else before the newest night."""
 
     before: nights.Night
@@ -107,19 +84,17 @@ class Change(NamedTuple):
 class Site:
     """Everything that the pages show, worked out once."""
 
-    def __init__(self, places: Sequence[Path], bundle: Bundle, stale_days: float, now: datetime) -> None:
-        self.now, self.stale_days = now, stale_days
-        self.sidecars = Sidecars((place if place.is_dir() else place.parent for place in places), bundle)
-        self.past = nights.Past(places, Path(bundle.path))
+    def __init__(self, past: Past, sidecars: Sidecars, stale_days: float, now: datetime) -> None:
+        self.past, self.sidecars, self.now, self.stale_days = past, sidecars, now, stale_days
         self.every_night = self.past.nights[::-1]
         self.matrix = build(self.past.rows)
-        self.columns: dict[Column, list[Page]] = {}
+        self.columns: dict[SiteColumn, list[Page]] = {}
         # What has been replaced comes last, and counts no more.
-        entries: dict[Column, list[Entry]] = {}
+        entries: dict[SiteColumn, list[Entry]] = {}
         for _, entry in sorted(self.matrix.entries.items(), key=lambda item: (item[0][1].order, item[0][0])):
-            column = Column(*(getattr(entry.row, name) for name in Column._fields))
+            column = SiteColumn(*(getattr(entry.row, name) for name in SiteColumn._fields))
             entries.setdefault(column, []).append(entry)
-        rows = {column: [row for entry in found for row in entry.rows] for column, found in entries.items()}
+        rows = {column: [row for entry in of_column for row in entry.rows] for column, of_column in entries.items()}
         self.sights = {sight.column: sight for sight in nights.sights(self.past, rows, now, stale_days)}
         for column in sorted(entries, key=lambda column: bool(self.sights[column].replaced)):
             self.columns[column] = [self._page(column, entry) for entry in entries[column]]
@@ -130,20 +105,22 @@ class Site:
             timed = [row.detail for row in page.entry.rows if "step_p50_seconds" in row.detail]
             self.costs.setdefault(_comparable(page), []).extend((page, figures) for figures in timed)
 
-    def _page(self, column: Column, entry: Entry) -> Page:
+    def _page(self, column: SiteColumn, entry: Entry) -> Page:
         line, own = self.past.line(entry.row), self.past.track(entry.row)
         word = nights.word_of(entry.status, (row.status for row in entry.rows), entry.called)
-        return Page(
-            entry.row.opset or 0, column, entry, file_name(entry.row), word,
-            own.since, nights.version_changes(line, column.bundle), own.status[-1] < 0,
-        )  # fmt: skip
+        changes = nights.version_changes(line, column.bundle)
+        opset, file = entry.row.opset or 0, file_name(entry.row)
+        return Page(opset, column, entry, file, word, own.since, changes, bool(own.status[-1] < 0))
 
     def render(self, folder: Path) -> None:
         """Write every page into an empty folder."""
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.ChainableUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
+            loader=jinja2.FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.ChainableUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         environment.filters.update(
             number=_number, milliseconds=_milliseconds, mebibytes=_mebibytes, age=self._age, clock=_clock
         )
@@ -176,8 +153,8 @@ class Site:
                     f"a process that wrote pages ended with {process.exitcode}; see what it said, and try again"
                 )
 
-    def _write_cells(self, template: jinja2.Template, folder: Path, places: Iterable[int]) -> None:
-        for page in map(self.pages.__getitem__, places):
+    def _write_cells(self, template: jinja2.Template, folder: Path, numbers: Iterable[int]) -> None:
+        for page in map(self.pages.__getitem__, numbers):
             (folder / "cells" / page.file).write_text(template.render(root="../", **self._cell(page)), encoding="utf-8")
 
     def _age(self, time: str) -> str:
@@ -218,16 +195,16 @@ class Site:
 
     def _silent_boxes(self) -> dict[str, tuple[bool, list[nights.Sight]]]:
         """Box to whether all of it is silent, and its silent columns."""
-        found = {}
+        boxes = {}
         for box in dict.fromkeys(column.box for column in self.sights):
             due = [sight for sight in self.sights.values() if sight.column.box == box and not sight.replaced]
             silent = [sight for sight in due if sight.silent]
             if silent:
-                found[box] = (len(silent) == len(due), silent)
-        return found
+                boxes[box] = (len(silent) == len(due), silent)
+        return boxes
 
-    def _changes(self) -> list[Change]:
-        found: dict[tuple[object, ...], Change] = {}
+    def _changes(self) -> list[ColumnChange]:
+        changes: dict[tuple[object, ...], ColumnChange] = {}
         for page in self.current:
             if page.since.night != self.every_night[0]:
                 continue
@@ -237,11 +214,11 @@ class Site:
                 before = before if before and before.status != page.entry.status else None
             if before is not None:
                 key = (page.column, page.word, before.word, before.version, before.bundle, before.night)
-                found.setdefault(key, Change(before, [])).pages.append(page)
-        return list(found.values())
+                changes.setdefault(key, ColumnChange(before, [])).pages.append(page)
+        return list(changes.values())
 
     def _cell(self, page: Page) -> dict[str, Any]:
-        rows = {row.check: row for row in sorted(page.entry.rows, key=lambda row: _place(row.check))}
+        rows = {row.check: row for row in sorted(page.entry.rows, key=lambda row: _order(row.check))}
         cost = rows.get("cost")
         return {
             "page": page,
@@ -273,17 +250,20 @@ def _comparable(page: Page) -> tuple[object, ...]:
 
 def _reasons(pages: Iterable[Page]) -> list[tuple[str, list[list[Page]]]]:
     """Why cells do not pass, worst first: a reason, and its cells, those of one column and one history together."""
-    found: dict[tuple[str, ...], dict[tuple[object, ...], list[Page]]] = {}
+    by_reason: dict[tuple[str, ...], dict[tuple[object, ...], list[Page]]] = {}
     for page in pages:
         if page.word != "PASS":
             before, changes = page.since.before, [(old.version, new.version) for old, new in page.changes]
-            told = (page.column, page.since.night, before and (before.word, before.night), *changes)
+            history = (page.column, page.since.night, before and (before.word, before.night), *changes)
             why = (page.word, alike(page.entry), page.row.blame, page.row.knob)
-            found.setdefault(why, {}).setdefault(told, []).append(page)
+            by_reason.setdefault(why, {}).setdefault(history, []).append(page)
     order = list(WORDS)
     return [
-        (in_common([reason(page.entry) for pages in found[why].values() for page in pages]), list(found[why].values()))
-        for why in sorted(found, key=lambda why: order.index(why[0]))
+        (
+            in_common([reason(page.entry) for pages in by_reason[why].values() for page in pages]),
+            list(by_reason[why].values()),
+        )
+        for why in sorted(by_reason, key=lambda why: order.index(why[0]))
     ]
 
 
@@ -294,7 +274,7 @@ def file_name(row: Row) -> str:
     return f"{readable}-{hashlib.sha256(identity.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.html"
 
 
-def _place(check: str) -> int:
+def _order(check: str) -> int:
     return verdict.CHECKS.index(check) if check in verdict.CHECKS else len(verdict.CHECKS)
 
 

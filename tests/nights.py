@@ -1,5 +1,6 @@
 """Rows of made-up boxes and nights, for what reads rows and runs nothing."""
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,30 @@ def row(
     **fields: Any,
 ) -> Row:
     """A row of a cell; ``reason`` is that of the expectation of an XFAIL or XPASS."""
-    made = Row(check, status, backend=backend, runtime=backend, version=version, device="cpu", layout=layout)
-    made.exporter, made.precision, made.opset, made.bundle, made.box = "torchscript", "fp32", opset, BUNDLE, box
-    made.cell = f"{backend}@{version}/cpu/torchscript/{layout}/fp32/op{opset}"
-    made.command = f"pytest --backend={backend} --opset={opset} --layout={layout} -k {check}"
-    made.compared = 1000 if status in ("PASS", "FAIL", "XFAIL", "XPASS") else 0
-    if check == "logits":
-        made.metric, made.value, made.bound, made.floor = "tail", 1e-5, 4e-5, 1e-5
+    detail: dict[str, Any] = {}
     if check == "tokens":
-        made.detail["rows"] = {"MATCH": 100, "TIE": 0, "DIVERGED": 0}
+        detail["rows"] = {"MATCH": 100, "TIE": 0, "DIVERGED": 0}
     if status in ("XFAIL", "XPASS"):
-        made.detail["expected"] = {"seen": "FAIL" if status == "XFAIL" else "PASS", "reason": reason, "link": "a link"}
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+        detail["expected"] = {"seen": "FAIL" if status == "XFAIL" else "PASS", "reason": reason, "link": "a link"}
+    values: dict[str, Any] = {
+        "backend": backend,
+        "runtime": backend,
+        "version": version,
+        "device": "cpu",
+        "exporter": "torchscript",
+        "layout": layout,
+        "precision": "fp32",
+        "opset": opset,
+        "bundle": BUNDLE,
+        "box": box,
+        "cell": f"{backend}@{version}/cpu/torchscript/{layout}/fp32/op{opset}",
+        "command": f"pytest --backend={backend} --opset={opset} --layout={layout} -k {check}",
+        "compared": 1000 if status in ("PASS", "FAIL", "XFAIL", "XPASS") else 0,
+        "detail": detail,
+    }
+    if check == "logits":
+        values.update(metric="tail", value=1e-5, bound=4e-5, floor=1e-5)
+    return Row(check, status, **{**values, **fields})
 
 
 def cell(**fields: Any) -> list[Row]:
@@ -58,8 +69,8 @@ def write(folder: Path, night: int, *rows: Row, hour: int = 2, tag: str = "") ->
     folder.mkdir(parents=True, exist_ok=True)
     box, stamp = rows[0].box, day(night)
     run = f"{box}-{stamp.replace('-', '')}T{hour:02}0000Z-1{tag}"
-    for number, one in enumerate(rows):
-        one.run, one.time = run, f"{stamp}T{hour:02}:{number // 60 % 60:02}:{number % 60:02}Z"
+    times = [f"{stamp}T{hour:02}:{number // 60 % 60:02}:{number % 60:02}Z" for number in range(len(rows))]
+    written = [replace(row, run=run, time=time) for row, time in zip(rows, times, strict=True)]
     path = folder / f"{run}.jsonl"
-    path.write_text("".join(to_json(one) + "\n" for one in rows), encoding="utf-8")
+    path.write_text("".join(to_json(row) + "\n" for row in written), encoding="utf-8")
     return path

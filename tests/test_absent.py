@@ -21,10 +21,10 @@ def test_a_module_without_that_class_is_an_error_row(tmp_path: Path, valid: Any)
     assert "has no attribute 'Nothing'" in rows[0]["message"]
 
 
-@pytest.mark.parametrize("wish", [["-k", "kv_shape"], ["-k", "kv_shape", "--allow-absent"]], ids=["", "allowed"])
-def test_absent_beside_present(tmp_path: Path, wish: list[str], valid: Any) -> None:
+@pytest.mark.parametrize("options", [["-k", "kv_shape"], ["-k", "kv_shape", "--allow-absent"]], ids=["", "allowed"])
+def test_absent_beside_present(tmp_path: Path, options: list[str], valid: Any) -> None:
     """The others run, one row says so, and the exit code is 4 unless that was allowed."""
-    done = helpers.conformance(tmp_path, "--backend=tests.faults:Missing,ort@1.0,ort", *ONE_CELL, *wish)
+    done = helpers.conformance(tmp_path, "--backend=tests.faults:Missing,ort@1.0,ort", *ONE_CELL, *options)
     rows = helpers.rows_in(tmp_path)
     valid(rows)
     assert sorted((row["backend"], row["check"], row["status"]) for row in rows) == [
@@ -32,7 +32,7 @@ def test_absent_beside_present(tmp_path: Path, wish: list[str], valid: Any) -> N
         ("ort", "probe", "ABSENT"),
         ("tests.faults:Missing", "probe", "ABSENT"),
     ]
-    assert done.returncode == (0 if "--allow-absent" in wish else 4), done.stdout
+    assert done.returncode == (0 if "--allow-absent" in options else 4), done.stdout
     assert "⬜ tests.faults:Missing: no such device on this box; plug one in" in done.stdout
     assert "⬜ ort@1.0: version 1.0 was asked for" in done.stdout
     assert "⬜ not run here" in done.stdout

@@ -15,26 +15,26 @@ LEFT = shutil.ignore_patterns(".git", ".envs", ".venv", ".tox", "results", "__py
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, f"the page has no {language} block"
-    return found
+    texts = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert texts, f"the page has no {language} block"
+    return texts
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy with the page's files in it, and nothing else changed."""
-    place = tmp_path_factory.mktemp("copy") / "checkout"
-    shutil.copytree(helpers.ROOT, place, ignore=LEFT)
+    copy = tmp_path_factory.mktemp("copy") / "checkout"
+    shutil.copytree(helpers.ROOT, copy, ignore=LEFT)
     names = re.findall(r"`((?:backends|tests)/\w*toy\.py)`:$", PAGE, re.MULTILINE)
     for name, source in zip(names, blocks("python"), strict=True):
-        assert not (place / name).exists()
-        (place / name).write_text(source, encoding="utf-8")
-    project = place / "pyproject.toml"
+        assert not (copy / name).exists()
+        (copy / name).write_text(source, encoding="utf-8")
+    project = copy / "pyproject.toml"
     head = "[project.optional-dependencies]\n"
     (extra,) = blocks("toml")
     assert f"under `{head.strip()}`" in PAGE
     project.write_text(project.read_text(encoding="utf-8").replace(head, head + extra), encoding="utf-8")
-    return place
+    return copy
 
 
 def follow(command: str, checkout: Path, *more: str) -> str:
@@ -50,9 +50,9 @@ def follow(command: str, checkout: Path, *more: str) -> str:
 
 def test_the_new_column_is_in_the_matrix(checkout: Path) -> None:
     column, _ = blocks("sh")
-    said = follow(column, checkout, f"--results={checkout / 'results'}")
-    assert re.search(r"^ +opset +toy@\d", said, re.MULTILINE), said
-    assert re.search(r"^ +17 +✅", said, re.MULTILINE), said
+    output = follow(column, checkout, f"--results={checkout / 'results'}")
+    assert re.search(r"^ +opset +toy@\d", output, re.MULTILINE), output
+    assert re.search(r"^ +17 +✅", output, re.MULTILINE), output
     assert len(helpers.rows_in(checkout / "results")) == 10
 
 
@@ -61,7 +61,7 @@ def test_its_own_test_passes(checkout: Path) -> None:
     assert "2 passed" in follow(own, checkout)
 
 
-def test_what_is_written_is_what_the_house_accepts(checkout: Path) -> None:
+def test_the_files_pass_the_linter(checkout: Path) -> None:
     known = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     assert known["project"]["optional-dependencies"]["toy"]
     done = helpers.run("ruff", "check", "backends/toy.py", "tests/test_toy.py", cwd=checkout)

@@ -143,11 +143,11 @@ def test_its_rows_are_completed_where_they_are_merged(replayed: Any, box: Path, 
 
 
 def test_text_and_artifact_are_answered_at_the_merge(replayed: Any, box: Path) -> None:
-    from harness.core.rowfiles import read_all
-    from harness.run.complete import completed
-    from harness.run.launch import EMBEDDED
+    from conform.texts import scorer_of
+    from harness.run.complete import answers
+    from reports.folders import read_all
 
-    made = [row for row in completed(read_all([box / "results"]), EMBEDDED) if row.check in ("text", "artifact")]
+    made = answers(read_all([box / "results"]), scorer_of(None))
     passed = [(row.check, row.layout, row.opset) for row in made if row.status == "PASS" and row.compared]
     assert sorted(passed) == sorted(
         (check, layout, opset) for check in ("text", "artifact") for layout, opset in CELLS if opset <= TAKES
@@ -159,9 +159,9 @@ def test_wrong_tokens_carried_home_fail_the_text(replayed: Any, box: Path, tmp_p
     """The text check at the merge reads what the box decoded, not what it should have."""
     import numpy as np
 
-    from harness.core.rowfiles import read_all
-    from harness.run.complete import completed
-    from harness.run.launch import EMBEDDED
+    from conform.texts import scorer_of
+    from harness.run.complete import answers
+    from reports.folders import read_all
 
     results = tmp_path / "results"
     shutil.copytree(box / "results", results)
@@ -170,7 +170,7 @@ def test_wrong_tokens_carried_home_fail_the_text(replayed: Any, box: Path, tmp_p
         arrays = dict(saved)
     arrays["tokens"][:] = arrays["tokens"][::-1]
     np.savez_compressed(place, **arrays)
-    texts = [row for row in completed(read_all([results]), EMBEDDED) if row.check == "text"]
+    texts = [row for row in answers(read_all([results]), scorer_of(None)) if row.check == "text"]
     assert {(row.layout, row.opset) for row in texts if row.status == "FAIL"} == {("unified", 12)}
 
 

@@ -10,50 +10,52 @@ import pytest
 from conform import cli
 from harness.core import verdict
 from harness.core.rows import Row
-from reports import compaction, diff, store
+from reports import compaction, diff, diff_page
+from reports.changes import GROUPS, Report
+from reports.selection import LAST_GOOD, select
 from tests import nights
 
 
-def compare(old: object, new: object, **options: Any) -> diff.Report:
-    return diff.compare(*diff.sides(str(old), str(new), say=lambda line: None), **options)
+def compare(old: object, new: object, **options: Any) -> Report:
+    return diff.compare(*select(str(old), str(new), detail=False, say=lambda line: None), **options)
 
 
-def between(tmp_path: Path, old: list[Row], new: list[Row], **options: Any) -> diff.Report:
+def between(tmp_path: Path, old: list[Row], new: list[Row], **options: Any) -> Report:
     nights.write(tmp_path / "old", 0, *old)
     nights.write(tmp_path / "new", 1, *new)
     return compare(tmp_path / "old", tmp_path / "new", **options)
 
 
-def groups(report: diff.Report) -> list[str]:
+def groups(report: Report) -> list[str]:
     return [change.group for change in report.changes]
 
 
 def test_nothing_changed(tmp_path: Path) -> None:
     report = between(tmp_path, nights.cell(), nights.cell())
     assert (report.changes, report.worse, report.cells) == ([], False, 1)
-    assert "✅ nothing worse" in diff.markdown(report)
-    assert "nothing changed" in diff.markdown(report)
+    assert "✅ nothing worse" in diff_page.markdown(report)
+    assert "nothing changed" in diff_page.markdown(report)
 
 
 def test_a_pass_over_its_own_bound_is_newly_failing(tmp_path: Path) -> None:
     report = between(tmp_path, nights.cell(), nights.cell(value=9.0, bound=1.0))
     assert {change.group for change in report.changes} == {"failing"}
     assert report.worse
-    assert "PASS with the value 9 over its bound 1" in diff.markdown(report)
+    assert "PASS with the value 9 over its bound 1" in diff_page.markdown(report)
 
 
 def test_a_pass_over_nothing_is_newly_failing(tmp_path: Path) -> None:
     report = between(tmp_path, nights.cell(), nights.cell(compared=0))
     assert {change.group for change in report.changes} == {"failing"}
     assert report.worse
-    assert "PASS over nothing, 1,000 elements were compared" in diff.markdown(report)
+    assert "PASS over nothing, 1,000 elements were compared" in diff_page.markdown(report)
 
 
 def test_a_box_that_another_folder_of_the_same_night_lacks_is_told(tmp_path: Path) -> None:
     for name, boxes in (("old", ("lab", "jetson")), ("new", ("lab",))):
         for box in boxes:
             nights.write(tmp_path / name, 0, *nights.cell(box=box))
-    report = diff.compare(*diff.sides(str(tmp_path / "old"), str(tmp_path / "new")))
+    report = diff.compare(*select(str(tmp_path / "old"), str(tmp_path / "new"), detail=False))
     assert [(change.group, change.box, change.worse) for change in report.changes] == [("stale", "jetson", True)]
 
 
@@ -84,7 +86,7 @@ def test_a_status_that_changed(tmp_path: Path, was: str, its: str, group: str, w
     assert report.worse == worse
     change = report.changes[0]
     assert (change.cell, change.box, change.checks) == (old[2].cell, "lab", ("logits",))
-    assert f"{was} → {its}" in change.said
+    assert f"{was} → {its}" in change.message
     assert change.command == new[2].command
     assert cli.main(["diff", str(tmp_path / "old"), str(tmp_path / "new")]) == worse
 
@@ -93,16 +95,16 @@ def test_what_is_now_only_built_is_worse_and_says_built(tmp_path: Path) -> None:
     built = [nights.row(check, "ABSENT", stage="build", kind="built") for check in verdict.CHECKS]
     report = between(tmp_path, nights.cell(), built)
     assert report.worse
-    assert {change.said.split(":")[0] for change in report.changes} == {"PASS → ABSENT (built)"}
+    assert {change.message.split(":")[0] for change in report.changes} == {"PASS → ABSENT (built)"}
     new = between(tmp_path / "again", nights.cell(opset=12), [*nights.cell(opset=12), *built])
-    assert [change.said for change in new.changes] == ["1 cells: 1 ABSENT (built)"]
+    assert [change.message for change in new.changes] == ["1 cells: 1 ABSENT (built)"]
 
 
 def test_a_failure_says_where_since_when_and_how_to_see_it(tmp_path: Path) -> None:
     for number, status in enumerate(["PASS", "PASS", "FAIL", "FAIL"]):
         nights.write(tmp_path, number, *(nights.row(status=status, step=7, opset=opset) for opset in (12, 13, 14, 17)))
     report = compare(f"{tmp_path}@{nights.day(1)}", f"{tmp_path}@newest")
-    page = diff.markdown(report)
+    page = diff_page.markdown(report)
     assert page.startswith("## ❌ worse: ")
     (line,) = [line for line in page.splitlines() if "→ FAIL" in line]
     assert "`ort@1.32.0/cpu/torchscript/unified/fp32/op12-14,17` on lab logits:" in line
@@ -116,7 +118,7 @@ def test_another_reason_is_a_changed_expectation(tmp_path: Path) -> None:
     report = between(tmp_path, [old], [new])
     assert groups(report) == ["expectations"]
     assert not report.worse
-    assert "another fault" in report.changes[0].said
+    assert "another fault" in report.changes[0].message
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_silent_box_is_stale_and_its_cells_are_not_each_missing(tmp_path: Path
     for old in (f"{tmp_path}@{nights.day(1)}", f"{tmp_path}@{nights.day(0)}"):
         report = compare(old, f"{tmp_path}@newest")
         assert groups(report) == ["stale"]
-        assert report.changes[0].said == f"silent since {nights.day(1)} (2 cells)"
+        assert report.changes[0].message == f"silent since {nights.day(1)} (2 cells)"
         assert report.worse
     assert groups(compare(tmp_path, tmp_path)) == ["stale"], "a folder's newest rows do not hide it"
 
@@ -147,7 +149,7 @@ def test_a_new_version_is_a_new_column_and_compared_when_asked(tmp_path: Path) -
     plain = between(tmp_path, old, new)
     assert groups(plain) == ["missing", "missing", "columns"]
     assert plain.changes[-1].cell == "ort@1.32.0/cpu/torchscript/unified/fp32"
-    assert plain.changes[-1].said == "2 cells: 1 FAIL, 1 PASS"
+    assert plain.changes[-1].message == "2 cells: 1 FAIL, 1 PASS"
     across = compare(tmp_path / "old", tmp_path / "new", across_versions=True)
     assert groups(across).count("failing") == 10
     assert [change.cell for change in across.changes if change.group == "missing"] == [old[0].cell], (
@@ -165,7 +167,7 @@ def test_a_version_that_runs_beside_the_old_one_takes_nothing_from_it(tmp_path: 
 def test_new_cells_of_a_known_column(tmp_path: Path) -> None:
     report = between(tmp_path, nights.cell(), nights.cell() + nights.cell(opset=18, status="UNSUPPORTED"))
     assert groups(report) == ["cells"]
-    assert report.changes[0].said == "1 cells: 1 UNSUPPORTED"
+    assert report.changes[0].message == "1 cells: 1 UNSUPPORTED"
     assert not report.worse
 
 
@@ -191,11 +193,11 @@ def test_what_flips_from_night_to_night_is_flaky(tmp_path: Path) -> None:
         )
     report = compare(f"{tmp_path}@{nights.day(3)}", f"{tmp_path}@newest")
     (flaky,) = [change for change in report.changes if change.group == "flaky"]
-    assert (flaky.cell, flaky.said) == (nights.row().cell, "changed 3 times in 5 nights: 3 PASS, 2 FAIL")
+    assert (flaky.cell, flaky.message) == (nights.row().cell, "changed 3 times in 5 nights: 3 PASS, 2 FAIL")
     assert [change.cell for change in report.changes if change.group == "failing"] == [flaky.cell]
 
 
-def history(tmp_path: Path, shares: dict[int, list[float]]) -> diff.Report:
+def history(tmp_path: Path, shares: dict[int, list[float]]) -> Report:
     """``shares``: of each opset, value over bound of the logits, night by night; the last one is tonight's."""
     for number in range(len(next(iter(shares.values())))):
         found = [
@@ -217,7 +219,7 @@ def test_drift_is_what_the_measured_spread_does_not_explain(tmp_path: Path) -> N
     shares[3][-1], shares[4][-1], shares[5][-1] = 0.45, 0.2, 0.31
     shares[0][:10] = [0] * 10  # no row on these nights
     report = history(tmp_path, shares)
-    drifted = {change.cell.rpartition("op")[2]: change.said for change in report.changes}
+    drifted = {change.cell.rpartition("op")[2]: change.message for change in report.changes}
     assert set(drifted) == {"3", "4"}
     assert set(groups(report)) == {"drifted"}
     assert drifted["3"].startswith("↑ ")
@@ -257,7 +259,7 @@ def test_too_few_nights_are_said(tmp_path: Path) -> None:
     assert "drift needs 8 earlier nights: 1 of 1 figures have fewer" in report.facts
 
 
-def everything(tmp_path: Path) -> diff.Report:
+def everything(tmp_path: Path) -> Report:
     """Fifty changes of every kind."""
     many = range(50)
     for number in range(10):
@@ -284,14 +286,14 @@ def everything(tmp_path: Path) -> diff.Report:
 
 def test_a_page_has_sixty_lines_at_most_and_json_has_everything(tmp_path: Path) -> None:
     report = everything(tmp_path)
-    assert set(groups(report)) == set(diff.GROUPS)
-    page = diff.markdown(report)
+    assert set(groups(report)) == set(GROUPS)
+    page = diff_page.markdown(report)
     assert len(page.splitlines()) <= 60
-    for group, title in diff.GROUPS.items():
+    for group, title in GROUPS.items():
         count = groups(report).count(group)
         assert f"### {title} ({count})" in page, group
     assert "\n- and " in page
-    full = json.loads(diff.to_json(report))
+    full = json.loads(diff_page.to_json(report))
     assert len(full["changes"]) == len(report.changes) > 300
     assert full["counts"]["failing"] == 50
     assert full["worse"] is True
@@ -300,14 +302,14 @@ def test_a_page_has_sixty_lines_at_most_and_json_has_everything(tmp_path: Path) 
 def test_every_kind_has_its_lines_when_there_is_room(tmp_path: Path) -> None:
     old = [nights.row(opset=opset) for opset in range(40)]
     new = [nights.row(opset=opset, status="FAIL", step=opset) for opset in range(40)]
-    page = diff.markdown(between(tmp_path, old, new))
+    page = diff_page.markdown(between(tmp_path, old, new))
     assert page.count("PASS → FAIL") == 40
     assert "more" not in page
 
 
 def test_a_runtimes_words_do_not_break_the_page(tmp_path: Path) -> None:
     broken = nights.row(status="CRASH", message="<img src=x> [a](b) | `c`\n# d", box="b`o|x")
-    page = diff.markdown(between(tmp_path, [nights.row(box="b`o|x")], [broken]))
+    page = diff_page.markdown(between(tmp_path, [nights.row(box="b`o|x")], [broken]))
     (line,) = [line for line in page.splitlines() if "CRASH" in line]
     assert r"\<img src=x> \[a\](b) \| \`c\` # d" in line
     assert r"on b\`o\|x" in line
@@ -316,7 +318,7 @@ def test_a_runtimes_words_do_not_break_the_page(tmp_path: Path) -> None:
 def test_the_command_writes_both_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.write(tmp_path, 0, *nights.cell())
     nights.write(tmp_path, 1, *nights.cell(status="FAIL"))
-    (tmp_path / store.LAST_GOOD).write_text(nights.day(0) + "\n")
+    (tmp_path / LAST_GOOD).write_text(nights.day(0) + "\n")
     words = ["diff", f"{tmp_path}@last-good", f"{tmp_path}@newest", "--json", str(tmp_path / "d.json")]
     assert cli.main(words) == 1
     shown = capsys.readouterr().out

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from conform import cli
 from harness.core.bundle import Bundle
 from harness.core.cell import Cell
-from harness.core.rowfiles import read_all
 from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
 from harness.run.exporters import Survey, version
 from harness.run.process import Limits, Worker
+from reports.folders import read_all
 from tests import helpers
 from tests.models import make_model
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(
+def survey(
     model: Path, bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[tuple[str, str, str, int], Row], Path]:
     """Rows of opset 13 by (exporter, attention or source, layout, opset), and their folder."""
@@ -43,9 +43,9 @@ def found(
 
 
 @pytest.mark.parametrize("layout", ["split", "unified"])
-def test_what_is_right_passes(layout: str, found: tuple[dict[Any, Row], Path]) -> None:
+def test_what_is_right_passes(layout: str, survey: tuple[dict[Any, Row], Path]) -> None:
     for exporter, variant in (("torchscript", "eager"), ("converter", "from12")):
-        row = found[0][exporter, variant, layout, 13]
+        row = survey[0][exporter, variant, layout, 13]
         assert row.status == "PASS", row.message
         assert row.compared > 1000
         assert row.value is not None
@@ -53,22 +53,22 @@ def test_what_is_right_passes(layout: str, found: tuple[dict[Any, Row], Path]) -
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_another_opset_than_asked_for_fails(attention: str, found: tuple[dict[Any, Row], Path]) -> None:
-    row = found[0]["dynamo", attention, "unified", 13]
+def test_another_opset_than_asked_for_fails(attention: str, survey: tuple[dict[Any, Row], Path]) -> None:
+    row = survey[0]["dynamo", attention, "unified", 13]
     assert (row.status, row.kind, row.message, row.compared) == ("FAIL", "opset", "asked for 13, wrote 18", 0)
 
 
-def test_a_refusal_is_the_exporters_own_words(found: tuple[dict[Any, Row], Path]) -> None:
-    row = found[0]["torchscript", "sdpa", "split", 13]
+def test_a_refusal_gives_the_exporters_own_words(survey: tuple[dict[Any, Row], Path]) -> None:
+    row = survey[0]["torchscript", "sdpa", "split", 13]
     assert (row.status, row.kind, row.stage) == ("UNSUPPORTED", "operator", "build")
     assert "'aten::scaled_dot_product_attention' to ONNX opset version 13 is not supported" in row.message
-    row = found[0]["converter", "from17", "split", 13]
+    row = survey[0]["converter", "from17", "split", 13]
     assert (row.status, row.kind) == ("UNSUPPORTED", "operator")
     assert row.message == "encoder: No Previous Version of LayerNormalization exists"
 
 
-def test_every_cell_has_its_row(found: tuple[dict[Any, Row], Path], valid: Callable[[Any], None]) -> None:
-    rows, results = found
+def test_every_cell_has_its_row(survey: tuple[dict[Any, Row], Path], valid: Callable[[Any], None]) -> None:
+    rows, results = survey
     assert len(rows) == 14
     assert rows["torchscript", "eager", "split", 13].cell == f"torchscript@{TORCH}/cpu/eager/split/fp32/op13"
     assert rows["torchscript", "eager", "split", 13].command.endswith(

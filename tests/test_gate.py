@@ -14,15 +14,20 @@ import numpy as np
 import pytest
 
 from conform import cli
+from conform.commands import gate as command
+from conform.texts import scorer_of
 from harness.core import verdict
 from harness.core.errors import UserError
 from harness.core.rowfiles import read
 from harness.core.rows import Row, to_json
-from reports import compaction, gate, policy, ruling, store
+from reports import compaction, gate, policy, ruling
+from reports.pieces import STAMP
+from reports.results import Results
 from tests import helpers, nights
 
 NOW = datetime.fromisoformat(f"{nights.day(0)}T12:00:00+00:00")
 CELLS = "ort@*/cpu/torchscript/unified/fp32/op17"
+TEXTS = scorer_of(helpers.EMBEDDED)
 REQUIRE = f'[[require]]\ncells = ["{CELLS}"]\n'
 
 
@@ -30,7 +35,7 @@ def waive(what: str, expires: str = "2026-12-31", cells: str = CELLS, more: str 
     return f'[[waive]]\ncells = ["{cells}"]\nwhat = ["{what}"]\nreason = "known"\nexpires = {expires}\n{more}\n'
 
 
-def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = None) -> ruling.Verdict:
+def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = None) -> ruling.Ruling:
     """The verdict of a policy's text over rows of night 0, at noon of that day."""
     place = tmp_path / "policy.toml"
     place.write_text(text, encoding="utf-8")
@@ -38,16 +43,18 @@ def judged(tmp_path: Path, text: str, *found: Row, baseline: list[Row] | None = 
     before = None
     if baseline is not None:
         nights.write(tmp_path / "baseline", 0, *baseline)
-        before = gate.read(str(tmp_path / "baseline"), helpers.EMBEDDED)
-    return gate.judge(
-        policy.load(place), gate.read(str(tmp_path / "results"), helpers.EMBEDDED), before, helpers.EMBEDDED, NOW
-    )
+        before = read_results(tmp_path / "baseline")
+    return gate.judge(policy.load(place), read_results(tmp_path / "results"), before, TEXTS, NOW)
 
 
-def reasons(made: ruling.Verdict) -> list[tuple[str, str]]:
+def read_results(path: Path) -> Results:
+    return command.read(str(path), TEXTS)
+
+
+def reasons(made: ruling.Ruling) -> list[tuple[str, str]]:
     """What stands against it: the policy's word and what is said."""
     assert made.passed == (not any(case.open for case in (*made.cells, *made.rules)))
-    return [(reason.what, reason.said) for case in (*made.cells, *made.rules) for reason in case.open]
+    return [(reason.what, reason.message) for case in (*made.cells, *made.rules) for reason in case.open]
 
 
 def changed(check: str, **fields: Any) -> list[Row]:
@@ -135,7 +142,7 @@ def test_a_waiver_holds_for_its_bundle_only(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_no_pass_even_if_all_of_it_is_waived(tmp_path: Path) -> None:
     found = reasons(judged(tmp_path, REQUIRE + waive("missing"), nights.row(opset=9)))
-    assert found == [("compared", "no required cell compared anything; nothing is no pass")]
+    assert found == [("compared", "no required cell compared anything; a gate that compared nothing never passes")]
 
 
 def test_what_was_only_built_was_not_compared(tmp_path: Path) -> None:
@@ -149,9 +156,8 @@ def test_what_was_only_built_was_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_simulator_is_a_device_only_where_the_policy_says_so(tmp_path: Path) -> None:
-    simulated = [nights.row(check) for check in verdict.CHECKS]
-    for one in simulated:
-        one.device, one.cell = "simulator-cpu", one.cell.replace("/cpu/", "/simulator-cpu/")
+    cell = nights.row().cell.replace("/cpu/", "/simulator-cpu/")
+    simulated = [nights.row(check, device="simulator-cpu", cell=cell) for check in verdict.CHECKS]
     anywhere = REQUIRE.replace("/cpu/", "/*/")
     assert [what for what, _ in reasons(judged(tmp_path, anywhere, *simulated))] == ["missing", "compared"]
     named = judged(tmp_path, REQUIRE.replace("/cpu/", "/simulator-*/"), *simulated)
@@ -211,9 +217,9 @@ def test_rows_too_old_fail_unless_waived(tmp_path: Path) -> None:
 def test_rows_of_the_future_are_not_fresh(tmp_path: Path) -> None:
     ahead = nights.cell()
     path = nights.write(tmp_path / "results", 9, *ahead)
-    read = gate.read(str(path), helpers.EMBEDDED)
+    read = read_results(path)
     (tmp_path / "policy.toml").write_text("max_age_hours = 20\n" + REQUIRE)
-    ((what, said),) = reasons(gate.judge(policy.load(tmp_path / "policy.toml"), read, None, helpers.EMBEDDED, NOW))
+    ((what, said),) = reasons(gate.judge(policy.load(tmp_path / "policy.toml"), read, None, TEXTS, NOW))
     assert what == "stale"
     assert "which is in the future; set the clock of its box" in said
 
@@ -232,7 +238,7 @@ def test_rows_of_a_fake_and_of_absent_backends_are_no_cells(tmp_path: Path) -> N
     for name, found in (("fake", nights.cell(version="1.0-fake")), ("absent", [nights.absent("ort")])):
         nights.write(tmp_path / name, 0, *found)
         with pytest.raises(UserError, match="no cell has a row; nothing can be judged"):
-            gate.read(str(tmp_path / name), helpers.EMBEDDED)
+            read_results(tmp_path / name)
 
 
 def test_tokens_that_do_not_tell_their_flips_fail_the_budget(tmp_path: Path) -> None:
@@ -297,14 +303,13 @@ def test_a_waived_failure_still_has_its_budgets(tmp_path: Path) -> None:
 
 
 def costly(times: list[float], boxes: tuple[str, ...] = ("lab",), version: str = "1.32.0") -> list[Row]:
-    found = []
+    rows = []
     for box in boxes:
         for opset, factor in enumerate(times):
             detail = {"step_p50_seconds": 1e-3 * factor, "tokens_per_second": 1000 / factor}
-            cells = nights.cell(opset=opset, box=box, version=version)
-            cells[-1].detail = detail
-            found += cells
-    return found
+            *others, cost = nights.cell(opset=opset, box=box, version=version)
+            rows += [*others, replace(cost, detail=detail)]
+    return rows
 
 
 COST = REQUIRE.replace("op17", "op*") + "[cost]\nstep_p50_seconds = 1.2\ntokens_per_second = 1.2\n"
@@ -409,14 +414,14 @@ def real(ort_run: Any, tmp_path: Path) -> Path:
     return tmp_path / "real"
 
 
-def judge_text(results: Path, table: str) -> ruling.Verdict:
+def judge_text(results: Path, table: str) -> ruling.Ruling:
     return judged_as(results, f"{REQUIRE}[text]\n{table}\n")
 
 
-def judged_as(results: Path, text: str) -> ruling.Verdict:
+def judged_as(results: Path, text: str) -> ruling.Ruling:
     place = results.parent / "policy.toml"
     place.write_text(text, encoding="utf-8")
-    return gate.judge(policy.load(place), gate.read(str(results), helpers.EMBEDDED), None, helpers.EMBEDDED)
+    return gate.judge(policy.load(place), read_results(results), None, TEXTS)
 
 
 def spoil(results: Path, every: int) -> None:
@@ -490,16 +495,15 @@ def test_an_answer_given_here_takes_no_failure_away(real: Path, check: str, agai
     """A second run of the same night asks one check only; tokens without a text get one here, and an artifact row."""
     (path,) = real.glob("*.jsonl")
     rows = [row for row in read(str(path)) if row.layout == "unified"]
-    for row in rows:
-        if row.check == check:
-            row.status, row.message = "FAIL", "weights are not those of the manifest"
+    message = "weights are not those of the manifest"
+    rows = [replace(row, status="FAIL", message=message) if row.check == check else row for row in rows]
     failed, tokens = ([row for row in rows if row.check == one] for one in (check, "tokens"))
     bare = [row for row in rows if row.check not in ("artifact", "text")]
     first, second = (rows, tokens) if again == "tokens" else (bare, failed)
     for number, part in enumerate((first, second)):
-        for row in part:
-            row.time = row.time[:11] + f"23:0{number}:00Z"
-        lines = "".join(to_json(replace(row, run=row.run + "-1" * number)) + "\n" for row in part)
+        hour = f"23:0{number}:00Z"
+        part = [replace(row, time=row.time[:11] + hour, run=row.run + "-1" * number) for row in part]
+        lines = "".join(to_json(row) + "\n" for row in part)
         path.with_name(f"{path.stem}{'-1' * number}.jsonl").write_text(lines, encoding="utf-8")
     made = judged_as(real, REQUIRE)
     (reason,) = (reason for case in made.cells for reason in case.open)
@@ -595,7 +599,7 @@ def ready(results: Path, name: str, *more: str) -> int:
 def opsets(results: Path) -> None:
     """The run of opset 17 again as one of opsets 12 to 17, all of it as of now."""
     (place,) = results.glob("*.jsonl")
-    now = datetime.now(timezone.utc).strftime(store.STAMP)
+    now = datetime.now(timezone.utc).strftime(STAMP)
     text = re.sub(r'"time": "[^"]+"', f'"time": "{now}"', place.read_text(encoding="utf-8"))
     copies = [
         text.replace("/op17", f"/op{opset}").replace('"opset": 17', f'"opset": {opset}') for opset in range(12, 18)

@@ -35,9 +35,9 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def backend(name: str) -> contract.Backend:
     """Asked what it is, as every backend is first."""
-    made: contract.Backend = importlib.import_module(f"backends.{name}").Backend()
-    made.probe()
-    return made
+    adapter: contract.Backend = importlib.import_module(f"backends.{name}").Backend()
+    adapter.probe()
+    return adapter
 
 
 @pytest.mark.parametrize("layout", ["split", "unified"])
@@ -52,8 +52,8 @@ def test_it_decodes_like_pytorch_on_the_cpu(name: str, layout: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_planted_mistake_is_caught(name: str) -> None:
     right, wrong, check = MISTAKES[name]
-    made = faked.adapter(name, {right: wrong}).Backend()
-    assert helpers.judge(made, checks=(check,), of=frame.brief())[check].status == "FAIL"
+    mistaken = faked.adapter(name, {right: wrong}).Backend()
+    assert helpers.judge(mistaken, checks=(check,), of=frame.brief())[check].status == "FAIL"
 
 
 def model(folder: Path, operator: str, opset: int = 17, **attributes: Any) -> contract.Part:
@@ -61,10 +61,10 @@ def model(folder: Path, operator: str, opset: int = 17, **attributes: Any) -> co
     node = helper.make_node(operator, ["x"], ["y"], **attributes)
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
     taken = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    made = helper.make_model(
+    proto = helper.make_model(
         helper.make_graph([node], "g", [given], [taken]), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
     )
-    onnx.save(made, folder / f"{operator}.onnx")
+    onnx.save(proto, folder / f"{operator}.onnx")
     ports = [contract.Port(port, "float32", ("n", 2)) for port in ("x", "y")]
     return contract.Part("node", str(folder / f"{operator}.onnx"), (ports[0],), (ports[1],))
 
@@ -102,19 +102,18 @@ def test_sizes_move_from_run_to_run_down_to_none(name: str, tmp_path: Path) -> N
 def test_an_engine_of_iree_is_the_processors_that_it_was_built_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = "model name\t: Xeon\nflags\t: avx2 avx512f\ncpu MHz\t: {}\n"
+    cpuinfo = "model name\t: Xeon\nflags\t: avx2 avx512f\ncpu MHz\t: {}\n"
     part = helpers.golden().bundle.graphs[0].part("encoder")
     monkeypatch.setattr(importlib.import_module("backends.iree"), "CPUINFO", str(tmp_path / "cpuinfo"))
 
-    def key(cpuinfo: str) -> str:
-        (tmp_path / "cpuinfo").write_text(cpuinfo, encoding="utf-8")
-        made = backend("iree")
-        made.probe()
-        return Slot(made._recipe(part, {})).path
+    def key(text: str) -> str:
+        (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
+        adapter = backend("iree")
+        return Slot(adapter._recipe(part, {})).path
 
-    assert key(told.format(2400)) == key(told.format(3100)), "how fast it is at the moment is of no matter"
-    assert key(told.format(2400)) != key(told.format(2400).replace(" avx512f", ""))
-    assert key(told.format(2400)) != key(told.format(2400).replace("Xeon", "EPYC"))
+    assert key(cpuinfo.format(2400)) == key(cpuinfo.format(3100)), "how fast it is at the moment is of no matter"
+    assert key(cpuinfo.format(2400)) != key(cpuinfo.format(2400).replace(" avx512f", ""))
+    assert key(cpuinfo.format(2400)) != key(cpuinfo.format(2400).replace("Xeon", "EPYC"))
 
 
 def test_iree_refuses_what_its_importer_does_not_know() -> None:

@@ -79,11 +79,11 @@ def test_an_interrupt_keeps_the_rows(tmp_path: Path, valid: Any) -> None:
         time.sleep(2)  # into the cell that hangs
         workers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, said
-    assert "KeyboardInterrupt" in said
+    assert process.returncode == 130, output
+    assert "KeyboardInterrupt" in output
     rows = helpers.rows_in(tmp_path)
     valid(rows)
     assert statuses(tmp_path) == {"unified/op16 encoder": "PASS", "unified/op16 logits": "PASS"}
@@ -96,11 +96,11 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, valid: Any) -> None:
     """Rows already there are not asked again; the rest is added to the same file."""
     asked = ["--opset=16-17", "--layout=unified", "-k", "kv_shape or placement"]
     assert helpers.conformance(tmp_path, *asked).returncode == 0
-    (place,) = tmp_path.glob("*.jsonl")
-    lines = place.read_text(encoding="utf-8").splitlines(keepends=True)
-    note = tmp_path / place.stem / "run.json"
+    (path,) = tmp_path.glob("*.jsonl")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    note = tmp_path / path.stem / "run.json"
     note.write_text(note.read_text(encoding="utf-8").replace('"finished": true', '"finished": false'), encoding="utf-8")
-    place.write_text("".join(lines[:2]) + lines[2][:50], encoding="utf-8")
+    path.write_text("".join(lines[:2]) + lines[2][:50], encoding="utf-8")
     other = helpers.conformance(tmp_path, "--resume", "--opset=16", "--layout=unified", "-k", "kv_shape")
     assert other.returncode == 0
     assert "nothing to resume" in other.stdout, "other arguments are another run"
@@ -112,7 +112,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, valid: Any) -> None:
     done = helpers.conformance(tmp_path, "--resume", *asked)
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
-    now = place.read_text(encoding="utf-8").splitlines(keepends=True)
+    now = path.read_text(encoding="utf-8").splitlines(keepends=True)
     assert now[:2] == lines[:2]
     rows = [json.loads(line) for line in now]
     valid(rows)

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +30,28 @@ def row(
     **fields: Any,
 ) -> Row:
     """A row of a cell, later than every row made before it."""
-    made = Row(
-        check, status, backend=backend, runtime=backend, version=version, device="cpu", layout=layout, opset=opset
-    )
-    made.exporter, made.precision, made.bundle, made.run = "torchscript", "fp32", "toy@0123456789ab", "run"
-    made.compared = 5 if status == "PASS" else 0
-    made.cell = f"{backend}@{version}/cpu/torchscript/{layout}/fp32/op{opset}"
     minutes, seconds = divmod(next(CLOCK), 60)
-    made.time = f"2026-01-01T{minutes // 60:02}:{minutes % 60:02}:{seconds:02}Z"
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+    values = {
+        "backend": backend,
+        "runtime": backend,
+        "version": version,
+        "device": "cpu",
+        "exporter": "torchscript",
+        "layout": layout,
+        "precision": "fp32",
+        "opset": opset,
+        "bundle": "toy@0123456789ab",
+        "cell": f"{backend}@{version}/cpu/torchscript/{layout}/fp32/op{opset}",
+        "compared": 5 if status == "PASS" else 0,
+        "run": "run",
+        "time": f"2026-01-01T{minutes // 60:02}:{minutes % 60:02}:{seconds:02}Z",
+    }
+    return Row(check, status, **{**values, **fields})
 
 
 def absent(backend: str, **fields: Any) -> Row:
-    made = row("ABSENT", "probe", backend, stage="probe", message="it is not installed; pip install it", **fields)
-    made.cell, made.version, made.opset = "", fields.get("version", ""), None
-    return made
+    values = {"version": "", "stage": "probe", "message": "it is not installed; pip install it", **fields}
+    return replace(row("ABSENT", "probe", backend, **values), cell="", opset=None)
 
 
 def expected(**fields: Any) -> Row:
@@ -286,8 +292,8 @@ def test_a_cell_links_to_its_rows() -> None:
 
 
 def test_two_exporters_of_an_opset_are_two_lines() -> None:
-    other = row("FAIL", opset=18, exporter="dynamo", message="bad")
-    other.cell = other.cell.replace("torchscript", "dynamo")
+    cell = row(opset=18).cell.replace("torchscript", "dynamo")
+    other = row("FAIL", opset=18, exporter="dynamo", message="bad", cell=cell)
     made = matrix.build([row(opset=18), other])
     assert [line.exporter for line in made.lines] == ["dynamo", "torchscript"]
     assert len(made.columns) == 1
@@ -420,10 +426,8 @@ def test_rows_of_another_bundle_say_that_their_text_is_missing(tmp_path: Path) -
 
 def test_one_box_or_bundle_does_not_speak_for_another() -> None:
     bad = row("FAIL", message="wrong here")
-    other_box, other_bundle = row("PASS"), row("PASS")
-    other_box.box, other_bundle.bundle = "laptop", "another@0"
-    for other in (other_box, other_bundle):
-        other.time = "2099-01-01T00:00:00Z"
+    later = "2099-01-01T00:00:00Z"
+    for other in (row("PASS", box="laptop", time=later), row("PASS", bundle="another@0", time=later)):
         found = matrix.build([bad, other])
         assert sorted(one.status for one in found.entries.values()) == ["FAIL", "PASS"]
         assert len(found.columns) == 2

@@ -49,7 +49,7 @@ class Lab:
 
     def __init__(self, root: Path) -> None:
         self.checkout, self.store, self.site = root / "checkout", root / "store", root / "site"
-        for name in ("harness", "backends", "corpora", "reports", "tests", "docs"):
+        for name in ("conform", "harness", "backends", "corpora", "reports", "tests", "docs"):
             shutil.copytree(
                 helpers.ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
             )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.rowfiles import read_all
 from harness.core.rows import Row
 from reports import matrix, opset_table
+from reports.folders import read_all
 
 
 @pytest.fixture(scope="module")

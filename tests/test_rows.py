@@ -11,7 +11,7 @@ import pytest
 
 from harness.core import rowfiles, rows, verdict
 from harness.core.errors import UserError
-from reports import schema
+from reports import folders, schema
 from tests import helpers
 
 
@@ -65,10 +65,9 @@ def test_schema_refuses_what_is_no_row(real: list[dict[str, Any]], change: dict[
 
 
 def test_numbers_that_json_has_not_are_strings_and_come_back(file: Path, valid: Any) -> None:
-    row = rows.Row(
-        "logits", "FAIL", value=math.inf, bound=-math.inf, floor=math.nan, detail={"a": [math.inf, {"b": math.nan}]}
-    )
-    row.time = "2026-11-30T02:00:00Z"
+    detail = {"a": [math.inf, {"b": math.nan}]}
+    numbers = {"value": math.inf, "bound": -math.inf, "floor": math.nan}
+    row = rows.Row("logits", "FAIL", **numbers, detail=detail, time="2026-11-30T02:00:00Z")
     text = rows.to_json(row)
     written = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert (written["value"], written["bound"], written["floor"]) == ("inf", "-inf", "nan")
@@ -129,7 +128,7 @@ def test_a_file_that_cannot_be_read_is_named(file: Path, content: bytes | None) 
 def test_no_rows_at_all_is_said(tmp_path: Path, file: Path) -> None:
     file.write_text("", encoding="utf-8")
     with pytest.raises(UserError, match="no rows"):
-        rowfiles.read_all([tmp_path])
+        folders.read_all([tmp_path])
 
 
 def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:

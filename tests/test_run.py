@@ -66,16 +66,17 @@ def test_openvino_fails_as_expected_and_reference_passes(tmp_path: Path, valid: 
     assert done.returncode == 0, done.stdout
     rows = helpers.rows_in(tmp_path)
     valid(rows)
-    found = {(row["runtime"], row["layout"], row["check"]): row for row in rows}
-    assert len(found) == len(rows) == 18
-    failed = found.pop(("openvino", "unified", "logits"))
+    by_check = {(row["runtime"], row["layout"], row["check"]): row for row in rows}
+    assert len(by_check) == 18
+    assert len(rows) == 20, "the two expected failures are written again when they are explained"
+    failed = by_check.pop(("openvino", "unified", "logits"))
     assert (failed["status"], failed["step"]) == ("XFAIL", 7), "eight entries fill a register of AVX2"
     assert failed["detail"]["expected"]["seen"] == "FAIL"
     assert "vector register" in failed["detail"]["expected"]["reason"]
     assert failed["blame"] == "runtime"
     assert failed["knob"] in ("CPU_RUNTIME_CACHE_CAPACITY=0", "SNIPPETS_MODE=DISABLE")
-    assert found.pop(("openvino", "unified", "kv_values"))["status"] == "XFAIL"
-    assert {row["status"] for row in found.values()} == {"PASS"}
+    assert by_check.pop(("openvino", "unified", "kv_values"))["status"] == "XFAIL"
+    assert {row["status"] for row in by_check.values()} == {"PASS"}
     assert "❌[1]" in done.stdout
     assert "logits FAIL, first at step 7" in done.stdout
     assert "(expected: the CPU" in " ".join(done.stdout.split())
@@ -83,9 +84,22 @@ def test_openvino_fails_as_expected_and_reference_passes(tmp_path: Path, valid: 
 
 def test_invariance_on_openvino_is_expected_to_fail_too(tmp_path: Path) -> None:
     done = helpers.conformance(tmp_path, "--backend=openvino", *ONE_CELL, "-k", "invariance")
-    (row,) = helpers.rows_in(tmp_path)
-    assert row["status"] == "XFAIL", row["message"]
+    verdict_row, explained = helpers.rows_in(tmp_path)
+    for row in (verdict_row, explained):
+        assert (row["check"], row["status"], row["attempt"]) == ("invariance", "XFAIL", 1), row["message"]
+    assert not verdict_row["blame"]
+    assert explained["blame"] == "runtime"
     assert done.returncode == 0
+
+
+def test_outputs_are_kept_where_asked(tmp_path: Path) -> None:
+    done = helpers.conformance(tmp_path, *ONE_CELL, "--keep-outputs", "-k", "logits")
+    assert done.returncode == 0, done.stdout
+    (row,) = helpers.rows_in(tmp_path)
+    folder = tmp_path / row["run"] / row["cell"].replace("/", "_").replace(":", "_")
+    assert (folder / "observations.json").is_file()
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
+    assert f"outputs kept of 1 cells, {size:.1f} MiB a cell on average" in done.stdout
 
 
 def test_an_adapter_of_ones_own(tmp_path: Path) -> None:

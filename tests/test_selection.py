@@ -85,8 +85,8 @@ def test_layouts_are_given_with_commas(tmp_path: Path) -> None:
     done = helpers.conformance(
         tmp_path, "--opset=16", "--layout=static,static-scatter", "--collect-only", "-q", "-k", "logits"
     )
-    found = re.findall(r"torchscript/([\w-]+)/fp32/op16", done.stdout)
-    assert sorted(found) == ["static", "static-scatter"], done.stdout
+    layouts = re.findall(r"torchscript/([\w-]+)/fp32/op16", done.stdout)
+    assert sorted(layouts) == ["static", "static-scatter"], done.stdout
 
 
 def test_one_runtime_asked_for_twice(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """``conform report``: what the pages say, that hostile rows stay words, and that a browser shows them whole."""
 
-import copy
 import itertools
 import re
 import shutil
 import xml.etree.ElementTree
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,11 +16,15 @@ import pytest
 
 from backends import ort
 from conform import cli
+from conform.commands import report
+from conform.texts import scorer_of
 from harness.core import verdict
 from harness.core.identity import identity_in
-from harness.core.rows import Row, seen_status, to_json
+from harness.core.rows import Answer, Origin, Row, seen_status, to_json
+from harness.run.complete import answers
 from reports import compaction, nights, plots, site
-from reports.store import STAMP
+from reports.pieces import STAMP
+from reports.store import Store
 from tests import helpers
 from tests.mutant import Mutant
 from tests.test_matrix import absent, row
@@ -34,25 +38,23 @@ EVIL = "\"><img src=x onerror=alert(1)><script>alert(2)</script>'"
 def put(results: Path, night: str, box: str, rows: list[Row], **changes: Any) -> None:
     """One run's rows file. ``version``: also in the cell's name."""
     run = f"{re.sub('[^a-z]', '', box)}-{night}-{len(list(results.glob('*.jsonl')))}"
-    lines = []
-    for one in map(copy.deepcopy, rows):
-        one.time, one.run, one.box = f"{night}T02:00:00Z", run, box
+    text = ""
+    for one in rows:
+        values = {"time": f"{night}T02:00:00Z", "run": run, "box": box, **changes}
         if "version" in changes:
-            one.cell = one.cell.replace(f"@{one.version}/", f"@{changes['version']}/")
-        for name, value in changes.items():
-            setattr(one, name, value)
-        lines.append(to_json(one))
-    (results / f"{run}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            values["cell"] = one.cell.replace(f"@{one.version}/", f"@{changes['version']}/")
+        text += to_json(replace(one, **values)) + "\n"
+    (results / f"{run}.jsonl").write_text(text, encoding="utf-8")
 
 
 def judged(results: Path, backend: Any, name: str) -> list[Row]:
     rows = helpers.judge(backend, checks=("logits", "kv_values", "tokens", "cost"), series=str(results / name))
     bundle = helpers.golden().bundle
     graph = next(graph for graph in bundle.graphs if (graph.layout, graph.opset) == ("unified", 17))
-    for one in rows.values():
-        vars(one).update(vars(identity_in(bundle, graph, "ort", backend.probe())))
-        one.series = one.series and Path(one.series).name
-    return list(rows.values())
+    identity = identity_in(bundle, graph, "ort", backend.probe())
+    answers = [Answer(**{item.name: getattr(answer, item.name) for item in fields(Answer)}) for answer in rows.values()]
+    named = [replace(answer, series=answer.series and Path(answer.series).name) for answer in answers]
+    return [Row.of(answer, identity, Origin()) for answer in named]
 
 
 def rolled(part: str, step: int, feeds: Any, outputs: Any) -> Any:
@@ -83,7 +85,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def out(results: Path) -> Path:
     place = results.parent / (results.name + "-site")
-    site.write([results], place, helpers.EMBEDDED, 3, NOW)
+    report.write([results], place, helpers.EMBEDDED, 3, NOW)
     return place
 
 
@@ -164,14 +166,14 @@ def test_without_the_bundle_or_the_sidecars_rows_still_make_a_page(tmp_path: Pat
         text = rows.read_text(encoding="utf-8").replace(helpers.golden().bundle.short, "other@0123456789ab")
         (alone / f"{number}.jsonl").write_text(text, encoding="utf-8")
     (alone / "broken.trace.npz").write_bytes(b"PK damaged")
-    site.write([alone], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    report.write([alone], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
     said = " ".join(words(page) for page in (tmp_path / "site" / "cells").iterdir())
     assert "need the bundle other@0123456789ab: give it with --bundle" in said
     assert "Logits: gap" not in said
 
 
 def test_pages_of_the_same_rows_are_the_same(tmp_path: Path, results: Path, out: Path) -> None:
-    site.write([results], tmp_path / "again", helpers.EMBEDDED, 3, NOW)
+    report.write([results], tmp_path / "again", helpers.EMBEDDED, 3, NOW)
     for page in out.rglob("*.*"):
         assert page.read_bytes() == (tmp_path / "again" / page.relative_to(out)).read_bytes(), page
 
@@ -245,12 +247,19 @@ def test_words_have_contrast(scheme: str) -> None:
         assert contrast(line, "card") >= 3, line
 
 
+def history(results: list[Path]) -> nights.Past:
+    """What `conform report` makes of results folders."""
+    store = Store(results)
+    rows = store.newest_rows()
+    return nights.Past(store, rows, answers([(results[0], row) for row in rows], scorer_of(helpers.EMBEDDED)))
+
+
 def past(folder: Path, *rows: Row) -> nights.Past:
     """What these rows, each of the run that it names, make a history of."""
     for one in rows:
         with (folder / f"{one.run}.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(to_json(one) + "\n")
-    return nights.Past([folder], helpers.EMBEDDED)
+    return history([folder])
 
 
 def on(day: str, status: str, check: str = "logits", hour: str = "02", **fields: Any) -> Row:
@@ -290,14 +299,14 @@ def test_a_compacted_year_tells_what_its_rows_told(tmp_path: Path, results: Path
         if place.name == "parquet":
             compaction.compact(place, "2026-03-04", delete=True, say=lambda line: None)
             assert len(list(place.glob("*.parquet"))) == 3
-        site.write([place], tmp_path / f"{place.name}-site", helpers.EMBEDDED, 3, NOW)
+        report.write([place], tmp_path / f"{place.name}-site", helpers.EMBEDDED, 3, NOW)
         pages.append({page.name: page.read_bytes() for page in (tmp_path / f"{place.name}-site").rglob("*.*")})
     assert pages[0] == pages[1]
 
 
 def test_an_answer_of_the_merge_counts_for_the_night_of_its_run(tmp_path: Path, results: Path) -> None:
     """A box without pytest leaves out the text check: what the merge says of it is in the history too."""
-    told = nights.Past([results], helpers.EMBEDDED)
+    told = history([results])
     broken = next(one for one in told.rows if one.check == "text" and one.status == "FAIL")
     assert told.track(broken).at(-1).status == "FAIL"
 
@@ -356,7 +365,7 @@ def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
     cell = "sim@1.32.0/simulator-npu/torchscript/unified/fp32/op17"
     simulated = [row("PASS", check, "sim", device="simulator-npu", cell=cell) for check in verdict.CHECKS]
     put(tmp_path, "2026-03-04", "lab", [*built, *simulated])
-    site.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    report.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
     index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert 'data-status="BUILT"' in index
     assert 'data-status="SIMULATED"' in index
@@ -375,7 +384,7 @@ def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
 )
 def test_what_is_old_or_from_the_future_is_stale(tmp_path: Path, age: timedelta, stale: bool) -> None:
     one = row(time=(NOW - age).strftime(STAMP), run="r", cell="ort@1/cpu/torchscript/unified/fp32/op17")
-    column = nights.Column(*(getattr(one, name) for name in nights.Column._fields))
+    column = nights.SiteColumn(*(getattr(one, name) for name in nights.SiteColumn._fields))
     (sight,) = nights.sights(past(tmp_path, one), {column: [one]}, NOW, 3)
     assert (sight.stale, sight.silent) == (stale, stale)
 
@@ -400,7 +409,7 @@ def test_no_rows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_only_absent_backends_is_a_page_that_says_so(tmp_path: Path) -> None:
     put(tmp_path, "2026-03-04", "lab", [absent("tensorrt")])
-    site.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
+    report.write([tmp_path], tmp_path / "site", helpers.EMBEDDED, 3, NOW)
     said = words(tmp_path / "site" / "index.html")
     assert "nothing was compared" in said
     assert "tensorrt is absent on lab: it is not installed; pip install it" in said
@@ -424,7 +433,7 @@ def test_only_a_report_is_replaced(
     assert (foreign / "cat.jpg").read_bytes() == b"cat"
     mine = shutil.copytree(out, tmp_path / "mine")
     (mine / "cells" / "left-over.html").write_text("old", encoding="utf-8")
-    site.write([results], mine, helpers.EMBEDDED, 3, NOW)
+    report.write([results], mine, helpers.EMBEDDED, 3, NOW)
     assert not (mine / "cells" / "left-over.html").exists()
 
 
@@ -550,7 +559,7 @@ def test_a_command_is_copied_or_selected(visit: Any, cells: dict[str, Path]) -> 
 def test_a_page_says_when_it_has_grown_old(visit: Any, tmp_path: Path) -> None:
     for name, now in (("old", datetime(2020, 1, 1, tzinfo=timezone.utc)), ("new", datetime.now(timezone.utc))):
         put(tmp_path, now.strftime("%Y-%m-%d"), name, [row()])
-        site.write([next(tmp_path.glob(f"{name}*.jsonl"))], tmp_path / name, helpers.EMBEDDED, 3, now)
+        report.write([next(tmp_path.glob(f"{name}*.jsonl"))], tmp_path / name, helpers.EMBEDDED, 3, now)
     assert "This page was built" in visit(tmp_path / "old" / "index.html").inner_text("#aged")
     assert not visit(tmp_path / "new" / "index.html").is_visible("#aged")
 

@@ -18,9 +18,10 @@ import pytest
 
 from benchmarks import store as benchmark
 from conform import cli
-from harness.core import rowfiles, rows
+from harness.core import rowfiles, rows, verdict
 from harness.core.errors import UserError
 from reports import compaction, folders, matrix, store
+from reports.pieces import COLUMNS
 from tests import helpers, nights
 
 LATER = nights.day(300)
@@ -30,6 +31,13 @@ def compact(folder: Path, before: str = LATER, **options: Any) -> list[str]:
     said: list[str] = []
     compaction.compact(folder, before, say=said.append, **options)
     return said
+
+
+def load(
+    paths: list[Path], columns: tuple[str, ...] = (*COLUMNS, "night"), nights: list[str] | None = None, **say: Any
+) -> pd.DataFrame:
+    """The rows of folders as one frame."""
+    return store.Store(paths, detail="detail" in columns, **say).frame(columns, nights)
 
 
 def listing(folder: Path) -> dict[str, bytes]:
@@ -73,9 +81,9 @@ def test_a_real_run_comes_back_as_it_was(ort_run: Any, tmp_path: Path) -> None:
 def test_jsonl_and_parquet_load_alike(tmp_path: Path) -> None:
     nights.write(tmp_path, 0, *odd_rows())
     nights.write(tmp_path, 1, *nights.cell())
-    before = store.load([tmp_path])
+    before = load([tmp_path])
     compact(tmp_path, nights.day(1), delete=True)
-    after = store.load([tmp_path])
+    after = load([tmp_path])
     assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".parquet", ".jsonl"]
     order = ["night", "box", "cell", "check"]
     plain = [frame.astype(dict.fromkeys(order, str)).sort_values(order) for frame in (before, after)]
@@ -85,8 +93,8 @@ def test_jsonl_and_parquet_load_alike(tmp_path: Path) -> None:
         for name in ("cell", "check", "status", "box", "message", "night"):
             assert isinstance(frame[name].dtype, pd.CategoricalDtype), name
         assert str(frame["time"].dtype) == "datetime64[ms, UTC]"
-    assert list(store.load([tmp_path], ["cell", "night"], [nights.day(0)]).columns) == ["cell", "night"]
-    assert len(store.load([tmp_path], ["cell"], [nights.day(0)])) == len(odd_rows())
+    assert list(load([tmp_path], ("cell", "night"), [nights.day(0)]).columns) == ["cell", "night"]
+    assert len(load([tmp_path], ("cell",), [nights.day(0)])) == len(odd_rows())
 
 
 def test_the_newest_row_is_the_matrix_newest(tmp_path: Path) -> None:
@@ -117,7 +125,7 @@ def test_history_is_the_last_status_of_each_night(tmp_path: Path) -> None:
     assert len(found.keys) == 10
     (at,) = np.flatnonzero(found.keys["check"] == "logits")
     assert tuple(found.keys.iloc[at]) == ("lab", nights.BUNDLE, nights.row().cell, "logits")
-    words = [store.verdict.SEVERITY[status] if status >= 0 else None for status in found.status[at]]
+    words = [verdict.SEVERITY[status] if status >= 0 else None for status in found.status[at]]
     assert words == ["PASS", "FAIL", "FAIL"]
     assert found.used[at] == pytest.approx([0.25, 0.25, 0.75])
     (other,) = np.flatnonzero(found.keys["check"] == "cost")
@@ -134,7 +142,7 @@ def test_only_finished_nights_are_compacted_and_nothing_is_touched(tmp_path: Pat
     now = listing(tmp_path)
     assert {name: now.get(name) for name in was} == was
     assert len(now) == 3
-    assert len(store.load([tmp_path])) == 20, "nothing counts twice"
+    assert len(load([tmp_path])) == 20, "nothing counts twice"
 
 
 def test_compacting_twice_changes_nothing(tmp_path: Path) -> None:
@@ -145,7 +153,7 @@ def test_compacting_twice_changes_nothing(tmp_path: Path) -> None:
     assert listing(tmp_path) == was
     assert compact(tmp_path, delete=True)[0].endswith("deleted, its 10 rows are in Parquet")
     assert compact(tmp_path, delete=True) == []
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
 
 
 def test_a_run_over_midnight_is_one_night(tmp_path: Path) -> None:
@@ -159,12 +167,12 @@ def test_a_run_over_midnight_is_one_night(tmp_path: Path) -> None:
 def test_the_same_file_copied_twice_counts_once(tmp_path: Path) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
     shutil.copy(path, tmp_path / "copy (1).jsonl")
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
     assert len(compact(tmp_path)) == 1
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
     compact(tmp_path, delete=True)
     assert len(list(tmp_path.iterdir())) == 1
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
 
 
 def test_pieces_of_two_folders_merge_by_copying(tmp_path: Path) -> None:
@@ -180,11 +188,11 @@ def test_pieces_of_two_folders_merge_by_copying(tmp_path: Path) -> None:
         for piece in folder.glob("*.parquet"):
             shutil.copy(piece, merged)
     assert len(list(merged.iterdir())) == 2
-    assert identity(store.load([merged])) == identity(store.load([whole, half]))
-    assert len(store.load([merged])) == 20
+    assert identity(load([merged])) == identity(load([whole, half]))
+    assert len(load([merged])) == 20
     assert store.Store([merged]).history().status.shape == (20, 1)
     nights.write(merged, 0, *nights.cell())
-    assert len(store.load([merged])) == 20
+    assert len(load([merged])) == 20
     assert compact(merged) == [], "all of it is there already"
 
 
@@ -194,7 +202,7 @@ def test_equal_pieces_have_equal_names(tmp_path: Path) -> None:
         compact(tmp_path / folder)
     names = [{path.name for path in (tmp_path / folder).glob("*.parquet")} for folder in ("a", "b")]
     assert names[0] == names[1]
-    assert len(store.load([tmp_path / "a", tmp_path / "b"])) == 10
+    assert len(load([tmp_path / "a", tmp_path / "b"])) == 10
 
 
 def test_late_rows_add_a_piece(tmp_path: Path) -> None:
@@ -208,7 +216,7 @@ def test_late_rows_add_a_piece(tmp_path: Path) -> None:
     now = listing(tmp_path)
     assert len(now) == 2
     assert was.items() <= now.items()
-    assert sorted(set(store.load([tmp_path])["box"])) == ["lab", "slow"]
+    assert sorted(set(load([tmp_path])["box"])) == ["lab", "slow"]
 
 
 def test_a_run_that_grew_after_it_was_compacted_is_whole(tmp_path: Path) -> None:
@@ -217,29 +225,29 @@ def test_a_run_that_grew_after_it_was_compacted_is_whole(tmp_path: Path) -> None
     path.write_text("".join(text.splitlines(keepends=True)[:6]))
     compact(tmp_path)
     path.write_text(text)
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
     assert "4 of them late" in compact(tmp_path, delete=True)[0]
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
 
 
 def test_a_last_line_cut_short_is_said_and_the_file_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
     path.write_text(path.read_text()[:-30])
-    assert len(store.load([tmp_path])) == 9
+    assert len(load([tmp_path])) == 9
     assert capsys.readouterr().err == f"note: {path}: the last line is cut short; 9 rows before it are read\n"
     said = compact(tmp_path, delete=True)
     assert said[-1] == f"{path}: the last line is cut short; its 9 whole rows are read, the file is kept"
     assert path.exists()
-    assert len(store.load([tmp_path], say=said.append)) == 9
+    assert len(load([tmp_path], say=said.append)) == 9
 
 
 def test_compressed_rows_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
-    was = identity(store.load([tmp_path]))
+    was = identity(load([tmp_path]))
     (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-    assert identity(store.load([tmp_path])) == was
+    assert identity(load([tmp_path])) == was
     path.unlink()
-    assert identity(store.load([tmp_path])) == was
+    assert identity(load([tmp_path])) == was
     assert capsys.readouterr().err == "", "and whole"
 
 
@@ -256,7 +264,7 @@ def test_a_newer_schema_is_left_alone_and_stops_a_verdict(tmp_path: Path, capsys
     assert len(lines) == 3
     assert newer.read_bytes() == was
     with pytest.raises(UserError, match="update this checkout"):
-        store.load([tmp_path])
+        load([tmp_path])
 
 
 def _flip(path: Path) -> None:
@@ -289,7 +297,7 @@ def test_damaged_parquet_is_one_line_and_no_verdict(tmp_path: Path, damage: Any,
     (piece,) = tmp_path.glob("*.parquet")
     damage(piece)
     with pytest.raises(UserError) as caught:
-        store.load([tmp_path])
+        load([tmp_path])
     assert str(caught.value).startswith(f"{piece}: {words}")
     assert "\n" not in str(caught.value)
 
@@ -308,7 +316,7 @@ def test_a_crash_leaves_every_row_where_it_was(tmp_path: Path, monkeypatch: pyte
     now = listing(tmp_path)
     assert was.items() <= now.items()
     assert [name for name in now if name.endswith(".parquet")] == []
-    assert len(store.load([tmp_path])) == 10
+    assert len(load([tmp_path])) == 10
     compact(tmp_path, delete=True)
     assert [path.suffix for path in tmp_path.iterdir()] == [".parquet"], "the draft is gone too"
 
@@ -335,7 +343,7 @@ def test_a_file_that_grows_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(compaction, "_write", slow)
     compact(tmp_path, delete=True)
     assert path.exists()
-    assert len(store.load([tmp_path])) == 11
+    assert len(load([tmp_path])) == 11
 
 
 def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
@@ -401,7 +409,7 @@ def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
     path = nights.write(tmp_path, 0, *nights.cell())
     path.write_text(path.read_text().replace(f"{nights.day(0)}T02", "yesterday"))
     with pytest.raises(UserError, match="not UTC such as"):
-        store.load([tmp_path])
+        load([tmp_path])
 
 
 @pytest.mark.parametrize("code", ["import conform.plugin, reports.matrix", "from conform import cli; cli._parser()"])
@@ -412,5 +420,5 @@ def test_pandas_is_not_loaded_by_a_run_or_by_help(code: str) -> None:
 
 def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
     benchmark.fill(tmp_path, nights=2, columns=2, cells=2)
-    assert "newly failing 1" in benchmark.changes(tmp_path)
+    assert "newly failing 1" in benchmark.compare_nights(tmp_path)
     assert benchmark.report(tmp_path) == "4 cells, 3 nights"

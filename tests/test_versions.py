@@ -28,7 +28,7 @@ def conform(*arguments: str, **environment: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def made() -> envs.Entry:
+def old() -> envs.Entry:
     """The environment of an old ONNX Runtime; kept in .envs, because it takes half a minute."""
     (entry,) = envs.matching(OLD)
     try:
@@ -47,8 +47,8 @@ def test_the_registry_is_a_line_a_version() -> None:
     assert envs.matching("ort-1.10") == envs.matching("ort@1.10"), "as tox writes it"
     assert envs.matching("all") == known
     assert {entry.backend for entry in envs.matching("openvino@all")} == {"openvino"}
-    assert [one.text for one in envs.expand(selectors.parse("ort@all"))] == [
-        one.name for one in envs.matching("ort@all")
+    assert [selector.text for selector in envs.expand(selectors.parse("ort@all"))] == [
+        entry.name for entry in envs.matching("ort@all")
     ]
     assert envs.expand(selectors.parse("ort@1.10")) == [selectors.parse("ort@1.10")]
 
@@ -85,22 +85,24 @@ def test_what_cannot_be_made_says_why_and_leaves_nothing(monkeypatch: pytest.Mon
         assert not list(tmp_path.iterdir()), "a half-made environment"
 
 
-def test_a_changed_line_is_made_anew(made: envs.Entry) -> None:
-    assert made.made
-    assert not made._replace(pins=("numpy<1.20",)).made
+def test_a_changed_line_is_made_again(old: envs.Entry) -> None:
+    assert old.made
+    assert not old._replace(pins=("numpy<1.20",)).made
 
 
-def test_list_says_what_is_made(made: envs.Entry) -> None:
+def test_list_says_what_is_made(old: envs.Entry) -> None:
     done = conform("list")
     assert done.returncode == 0
-    assert re.search(rf"^{made.name} +{made.python} .* MB$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{old.name} +{old.python} .* MB$", done.stdout, re.MULTILINE)
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == [one.name for one in envs.registry()]
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == [
+        entry.name for entry in envs.registry()
+    ]
     assert max(map(len, lines)) <= 80
     assert "here already" in conform("create", OLD).stdout
 
 
-def test_two_versions_side_by_side(made: envs.Entry, tmp_path: Path, valid: Any) -> None:
+def test_two_versions_side_by_side(old: envs.Entry, tmp_path: Path, valid: Any) -> None:
     import onnxruntime
 
     newest = onnxruntime.__version__
@@ -116,18 +118,18 @@ def test_two_versions_side_by_side(made: envs.Entry, tmp_path: Path, valid: Any)
     seen = {(row["version"], row["opset"], row["check"]): row for row in rows}
     assert len(seen) == len(rows) == 2 * 2 * len(verdict.CHECKS)
     for (version, opset, check), row in seen.items():
-        refused = version == made.version and opset > TAKES and check != "artifact"
+        refused = version == old.version and opset > TAKES and check != "artifact"
         assert row["status"] == ("UNSUPPORTED" if refused else "PASS"), row
         assert row["kind"] == ("opset" if refused else ""), row
     if cores() > 1:
         costs = [number for number, row in enumerate(rows) if row["check"] == "cost"]
         assert costs == list(range(len(rows) - 4, len(rows))), "costs are measured when all else is done"
-    assert seen[made.version, TAKES, "cost"]["value"] > 0
-    assert f"ort@{made.version}" in done.stdout
-    assert f"16 would lose ort@{made.version}" in done.stdout
+    assert seen[old.version, TAKES, "cost"]["value"] > 0
+    assert f"ort@{old.version}" in done.stdout
+    assert f"16 would lose ort@{old.version}" in done.stdout
 
 
-def test_reused_answers_count_for_their_own_version(made: envs.Entry, tmp_path: Path) -> None:
+def test_reused_answers_count_for_their_own_version(old: envs.Entry, tmp_path: Path) -> None:
     asked = (f"--backend={OLD},ort", f"--opset={TAKES}", "--layout=unified", "-k", "encoder", "--reuse")
     assert helpers.conformance(tmp_path, *asked).returncode == 0
     rows = helpers.rows_in(tmp_path)
@@ -144,7 +146,7 @@ def test_reused_answers_count_for_their_own_version(made: envs.Entry, tmp_path: 
         assert done.returncode == 1
 
 
-def test_another_package_of_the_host_is_another_condition(made: envs.Entry, tmp_path: Path) -> None:
+def test_another_package_of_the_host_is_another_condition(old: envs.Entry, tmp_path: Path) -> None:
     """The host scores the text and checks the files, in whatever interpreter the runtime is."""
     asked = (f"--backend={OLD}", f"--opset={TAKES}", "--layout=unified", "-k", "text", "--reuse")
     (tmp_path / "host" / "sacrebleu-0.1.dist-info").mkdir(parents=True)

@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from reports import compaction, store
+    from reports.compaction import compact, today
 
-    return int(not compaction.compact(options.results, options.before or store.today(), options.delete))
+    return int(not compact(options.results, options.before or today(), options.delete))
 
 
 def _day(text: str) -> str:

@@ -24,10 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from reports import diff
+    from reports import diff_page
+    from reports.diff import compare
+    from reports.selection import select
 
-    report = diff.compare(*diff.sides(options.old, options.new), options.across_versions)
-    show(diff.markdown(report), options.out)
+    old, new = select(options.old, options.new, detail=False)
+    report = compare(old, new, options.across_versions)
+    show(diff_page.markdown(report), options.out)
     if options.json:
-        options.json.write_text(diff.to_json(report), encoding="utf-8")
+        options.json.write_text(diff_page.to_json(report), encoding="utf-8")
     return int(report.worse)

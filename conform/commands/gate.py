@@ -2,9 +2,15 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.core.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.run.text import Scorer
+    from reports.results import Results
 
 HELP = "hold results against a release policy; exit 1 with a line for each reason"
 EXAMPLE = "conform gate results@newest --policy nightly --junit gate.xml --good"
@@ -21,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from harness.run.launch import EMBEDDED
-    from reports import gate, ruling
+    from conform.texts import scorer_of
+    from reports import ruling, selection
+    from reports.gate import judge
     from reports.policy import find, load
 
-    bundle = options.bundle or EMBEDDED
     policy = load(find(options.policy))
     if policy.cost and not options.baseline:
         raise UserError(
@@ -35,16 +41,28 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(
             f"{options.results}: is one run of a night; give the folder, or DIR@NIGHT, to name a good night"
         )
-    results = gate.read(options.results, bundle)
-    found = gate.judge(policy, results, gate.read(options.baseline, bundle) if options.baseline else None, bundle)
-    print("\n".join(ruling.lines(found)))
+    scorer = scorer_of(options.bundle)
+    results = read(options.results, scorer)
+    made = judge(policy, results, read(options.baseline, scorer) if options.baseline else None, scorer)
+    print("\n".join(ruling.lines(made)))
     if options.junit:
-        options.junit.write_text(ruling.junit(found), encoding="utf-8")
+        options.junit.write_text(ruling.junit(made), encoding="utf-8")
     if options.summary:
-        options.summary.write_text(ruling.summary(found), encoding="utf-8")
+        options.summary.write_text(ruling.summary(made), encoding="utf-8")
     elif os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
-            stream.write(ruling.summary(found))
-    if found.passed and options.good:
-        print(f"last good night: {results.night} ({gate.mark_good(results)})")
-    return int(not found.passed)
+            stream.write(ruling.summary(made))
+    if made.passed and options.good:
+        print(f"last good night: {results.night} ({selection.mark_good(results.folder, results.night)})")
+    return int(not made.passed)
+
+
+def read(text: str, scorer: Callable[[], "Scorer"]) -> "Results":
+    """The results that a command line names; what a box without pytest left out is answered here. Raises UserError."""
+    from harness.run.complete import answers
+    from reports.results import cells_of, collect
+    from reports.selection import select
+
+    (selection,) = select(text)
+    rows = cells_of(selection)
+    return collect(selection, [*(row for _, row in rows), *answers(rows, scorer)])

@@ -41,12 +41,13 @@ def run(options: argparse.Namespace) -> int:
         return operators.run(options)
     if options.backend or options.opset or options.again:
         raise UserError("--backend, --opset and --again say what to run: use conform operators RESULTS --ops=graph")
-    from harness.run.complete import completed, unanswered
-    from harness.run.launch import EMBEDDED
+    from conform.texts import scorer_of
+    from harness.run.complete import answers, unanswered
     from reports import matrix, matrix_page, platforms
     from reports.folders import read_all
 
-    rows = completed(read_all(options.results), options.bundle or EMBEDDED)
+    written = read_all(options.results)
+    rows = [*(row for _, row in written), *answers(written, scorer_of(options.bundle))]
     for line in unanswered(rows):
         print(f"note: {line}", file=sys.stderr)
     built = matrix.build(rows)

@@ -1,9 +1,12 @@
-"""Files: their hash, and writing them whole or not at all."""
+"""Files: their hash, and writing them, and folders of them, whole or not at all."""
 
+import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
-from typing import Union
+from pathlib import Path
+from typing import Iterator, Union
 
 
 def sha256(path: Union[str, "os.PathLike[str]"]) -> str:
@@ -30,3 +33,24 @@ def write_whole(path: Union[str, "os.PathLike[str]"], content: Union[str, bytes]
     except BaseException:
         os.unlink(draft)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of ``target`` when the block ends well and is removed otherwise. Raises
+    OSError."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=str(target.absolute().parent)))
+    try:
+        new, old = beside / "new", beside / "old"
+        new.mkdir()
+        yield new
+        if target.exists():
+            target.rename(old)
+        try:
+            new.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    finally:
+        shutil.rmtree(str(beside), ignore_errors=True)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class Keeper:
             "cost": None,
             "answers": [],
         }
+        self._note.update(_earlier(folder, self._note))
 
     def take(self, observation: seen.Observation) -> None:
         if isinstance(observation, seen.Encoded):
@@ -133,6 +134,19 @@ class Keeper:
         names = sorted(name for name in os.listdir(self.folder) if name.endswith(".safetensors"))
         self._note["files"] = {name: os.path.getsize(os.path.join(self.folder, name)) for name in names}
         write_whole(os.path.join(self.folder, NOTE), json.dumps(self._note, ensure_ascii=False, indent=1))
+
+
+def _earlier(folder: str, note: Mapping[str, Any]) -> Dict[str, Any]:
+    """What other checks of the same cell have left in the folder: costs are measured on their own, after all else."""
+    try:
+        with open(os.path.join(folder, NOTE), encoding="utf-8") as stream:
+            earlier: Dict[str, Any] = json.load(stream)
+    except (OSError, ValueError):
+        return {}
+    same = all(earlier[name] == note[name] for name in ("schema", "bundle", "graph", "backend", "version", "device"))
+    if not same or set(earlier["checks"]) & set(note["checks"]):
+        return {}
+    return {**earlier, "checks": [*earlier["checks"], *note["checks"]]}
 
 
 class Kept:

@@ -1,5 +1,6 @@
 """Rows files: one a run, appended as answers come; and how a folder of them is read."""
 
+import codecs
 import fcntl
 import gzip
 import itertools
@@ -10,12 +11,13 @@ import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import IO, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from harness.core.errors import UserError
-from harness.core.rows import SCHEMA, TIME, Row, from_dict, to_json
+from harness.core.files import write_whole
+from harness.core.rows import SCHEMA, TIME, Row, from_dict, printable, to_json
 
 
 def box_name() -> str:
@@ -57,10 +59,8 @@ class Writer:
 
     def _note(self, finished: bool) -> None:
         os.makedirs(self.series, exist_ok=True)
-        draft = os.path.join(self.series, "run.json.part")
-        with open(draft, "w", encoding="utf-8") as stream:
-            json.dump({**self.note, "finished": finished}, stream, ensure_ascii=False, indent=1)
-        os.replace(draft, os.path.join(self.series, "run.json"))
+        # ASCII, so that a folder's name in another encoding than UTF-8 comes back as it was.
+        write_whole(os.path.join(self.series, "run.json"), json.dumps({**self.note, "finished": finished}, indent=1))
 
     def write(self, row: Row) -> Row:
         """Append a row; returns it as it was written, with run, box and time."""
@@ -127,21 +127,23 @@ def read(path: str) -> Iterator[Row]:
 def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
     """The rows of one file, each with its line; see `read`."""
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
-        ) as stream:
-            lines: List[str] = stream.read().split("\n")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
+            lines: List[bytes] = stream.read().split(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(
             f"{path}: cannot be read as rows ({getattr(error, 'strerror', None) or error}); "
             "give a results folder, or a .jsonl file written by pytest --backend"
         ) from error
-    for number, line in enumerate(lines, 1):
-        if not line:
+    for number, content in enumerate(lines, 1):
+        if not content:
             continue
         advice = "take the line out or copy the file again"
         try:
+            # A crash may cut the last line anywhere, inside a character too.
+            line = codecs.getincrementaldecoder("utf-8")().decode(content, final=number < len(lines))
             values = json.loads(line)
+            if "\\u" in line:
+                values = printable(values)
             if isinstance(values.get("schema"), int) and values["schema"] > SCHEMA:
                 advice = "update this checkout"
             row = from_dict(values)
@@ -154,17 +156,17 @@ def read_lines(path: str) -> Iterator[Tuple[str, Row]]:
         yield line, row
 
 
-def read_all(places: Iterable[Any]) -> List[Tuple[Path, Row]]:
-    """Every row of the files and of the folders' ``.jsonl`` and ``.jsonl.gz`` files, with the folder that its sidecar path
-    starts from. (Nights in Parquet: `reports.folders`.)
+class Files(NamedTuple):
+    """Files of rows. ``lines``: rows files; ``pieces``: nights that `conform compact` put into Parquet."""
 
-    Raises UserError for what cannot be read, and when there is no row at all.
-    """
-    paths = [Path(place) for place in places]
-    found: List[Tuple[Path, Row]] = []
-    for place in paths:
-        for path in sorted([*place.glob("*.jsonl"), *place.glob("*.jsonl.gz")]) if place.is_dir() else [place]:
-            found += [(path.parent, row) for row in read(str(path))]
-    if not found:
-        raise UserError(f"{', '.join(map(str, paths))}: no rows; run pytest --backend=NAME --results DIR first")
-    return found
+    lines: List[Path]
+    pieces: List[Path]
+
+
+def files_in(path: Path) -> Files:
+    """The files of rows in a results folder; a path that is no folder is one rows file, or one piece."""
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]
+    pieces = [path for path in paths if path.suffix == ".parquet"]
+    if not path.is_dir():
+        return Files([path for path in paths if path not in pieces], pieces)
+    return Files([path for path in paths if path.name.endswith((".jsonl", ".jsonl.gz"))], pieces)

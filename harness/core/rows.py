@@ -177,7 +177,21 @@ def named(backend: str, version: str) -> str:
 
 def to_json(row: Answer) -> str:
     """One line of a rows file; of a bare Answer, one line on the wire between worker and host."""
-    return json.dumps({name: _plain(value) for name, value in asdict(row).items()}, ensure_ascii=False, allow_nan=False)
+    values = printable({name: _plain(value) for name, value in asdict(row).items()})
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+
+def printable(value: Any) -> Any:
+    """A value of JSON, with each lone surrogate in its texts as the six characters ``\\udcff``.
+
+    Bytes that are no UTF-8, such as a runtime's message or a folder's name in GBK, become lone surrogates in Python, and
+    no file and no console can be given one.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    return [printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

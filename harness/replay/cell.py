@@ -71,7 +71,8 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Answer]:
     began = time.perf_counter()
     backend.stages = []
     stages_shown = False
-    for answer in _answers(backend, probe, job, asked):
+    keeper = Keeper(job.keep, job.bundle, job.graph, probe, job.checks, job.backend) if job.keep else None
+    for answer in _answers(backend, probe, job, keeper, asked):
         if answer.check not in asked:
             continue
         asked.remove(answer.check)
@@ -80,6 +81,8 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Answer]:
             detail["seconds"] = dict(job.clock)
         if backend.stages and not stages_shown:
             stages_shown, detail["stages"] = True, _until_run(backend.stages)
+        if keeper and not asked:  # the host may end this process as soon as it has the last answer
+            keeper.finish()
         yield replace(answer, seconds=round(time.perf_counter() - began, 4), detail=detail)
 
 
@@ -89,9 +92,10 @@ def _until_run(stages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return stages[: names.index("run") + 1] if "run" in names else list(stages)
 
 
-def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> Iterator[Answer]:
+def _answers(
+    backend: Backend, probe: Probe, job: Job, keeper: Optional[Keeper], asked: Sequence[str]
+) -> Iterator[Answer]:
     """``asked`` shrinks as the caller takes the answers."""
-    keeper = Keeper(job.keep, job.bundle, job.graph, probe, job.checks, job.backend) if job.keep else None
     try:
         refused = lacking(job.graph, backend.capabilities) or without_floor(job.bundle, probe)
         if refused:
@@ -104,8 +108,6 @@ def _answers(backend: Backend, probe: Probe, job: Job, asked: Sequence[str]) -> 
         yield from _kept(keeper, rest)
     except Reached as reached:
         yield from _kept(keeper, [short_of_running(check, reached, backend.stages) for check in asked])
-    if keeper:
-        keeper.finish()
 
 
 def _kept(keeper: Optional[Keeper], answers: Sequence[Answer]) -> Sequence[Answer]:

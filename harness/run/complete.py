@@ -1,23 +1,21 @@
-"""Rows of many boxes, completed: what a box without pytest could not answer (artifact, text) is answered here."""
+"""What a box without pytest could not answer (artifact, text) is answered from the bundle, where the rows are merged."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from harness.core.bundle import Bundle
 from harness.core.rows import Answer, Origin, Row
+from harness.run.text import Scorer
 
 
-def completed(found: list[tuple[Path, Row]], bundle_path: Path) -> list[Row]:
-    """The rows, with the artifact and text rows that are missing where the bundle is at hand. ``found``: each row with the
-    folder that its sidecar path starts from."""
-    rows = [row for _, row in found]
-    answered = {(row.run, row.cell, row.check) for row in rows}
+def answers(rows: Iterable[tuple[Path, Row]], scorer: Callable[[], Scorer]) -> list[Row]:
+    """The artifact and text rows that cells with tokens lack. ``rows``: each with the folder that its sidecar path starts
+    from; ``scorer`` is called when something is lacking, and gives the scorer of the bundle at hand."""
+    rows = list(rows)
+    answered = {(row.run, row.cell, row.check) for _, row in rows}
     lacking = [
-        (folder, row) for folder, row in found if row.check == "tokens" and (row.run, row.cell, "text") not in answered
+        (folder, row) for folder, row in rows if row.check == "tokens" and (row.run, row.cell, "text") not in answered
     ]
-    if lacking:
-        rows += _answers(lacking, bundle_path, answered)
-    return rows
+    return _answers(lacking, scorer(), answered) if lacking else []
 
 
 def unanswered(rows: Iterable[Row]) -> list[str]:
@@ -28,31 +26,29 @@ def unanswered(rows: Iterable[Row]) -> list[str]:
             cells.setdefault(row.bundle, {}).setdefault(row.cell, set()).add(row.check)
     return [
         f"{count} cells have no text check; give the bundle {name} with --bundle"
-        for name, found in sorted(cells.items())
-        if (count := sum("text" not in checks for checks in found.values()))
+        for name, checks_of in sorted(cells.items())
+        if (count := sum("text" not in checks for checks in checks_of.values()))
     ]
 
 
-def _answers(lacking: list[tuple[Path, Row]], bundle_path: Path, answered: set[tuple[str, str, str]]) -> list[Row]:
+def _answers(lacking: list[tuple[Path, Row]], scorer: Scorer, answered: set[tuple[str, str, str]]) -> list[Row]:
     from harness.run import preflight
-    from harness.run.text import Scorer, complete
+    from harness.run.text import complete
 
-    bundle = Bundle(str(bundle_path))
-    scorer = Scorer(bundle)
+    bundle = scorer.bundle
     graphs = {(graph.exporter, graph.layout, graph.opset): graph for graph in bundle.graphs}
-    made = []
+    rows = []
     for folder, tokens in lacking:
         graph = graphs.get((tokens.exporter, tokens.layout, tokens.opset or 0))
         if tokens.bundle != bundle.short or not tokens.compared or graph is None:
             continue
-        made.append(_like(tokens, complete(scorer, tokens, str(folder))))
+        rows.append(_beside(tokens, complete(scorer, tokens, str(folder))))
         if (tokens.run, tokens.cell, "artifact") not in answered:
-            made.append(_like(tokens, preflight.check(bundle, graph)))
-    return made
+            rows.append(_beside(tokens, preflight.check(bundle, graph)))
+    return rows
 
 
-def _like(pattern: Row, answer: Answer) -> Row:
-    """A row of the same cell, run and time."""
-    plain = answer.answer if isinstance(answer, Row) else answer
-    origin = Origin(pattern.command, run=pattern.run, time=pattern.time, box=pattern.box)
-    return Row.of(plain, pattern.identity, origin)
+def _beside(tokens: Row, answer: Answer) -> Row:
+    """An answer as a row of the same cell, run and time."""
+    origin = Origin(command=tokens.command, run=tokens.run, time=tokens.time, box=tokens.box)
+    return Row.of(answer.answer if isinstance(answer, Row) else answer, tokens.identity, origin)

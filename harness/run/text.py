@@ -2,11 +2,10 @@
 
 import copy
 import hashlib
-import os
-import zipfile
-import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,17 @@ import numpy as np
 from harness.core import verdict
 from harness.core.bundle import Bundle
 from harness.core.language import bleu_tokenizer
-from harness.core.rows import Row
+from harness.core.rows import Answer, Row
+from harness.core.texts import METHODS, Interval, Paired, token_ids
 
 BUDGET = {"fp32": 0.0}
 """BLEU that a precision may lose against the golden's own. Honest fp32 runtimes were measured to lose none."""
 
 BOOTSTRAP = 1000
 """Resamples of a confidence interval: sacrebleu's own default."""
+
+PAIRED = dict(zip(METHODS, ("bs", "ar"), strict=True))
+"""sacrebleu's names of the paired tests."""
 
 
 def detokenise(bundle: Bundle, ids: np.ndarray) -> str:
@@ -93,29 +96,44 @@ class Scorer:
     def signatures(self) -> dict[str, str]:
         return {name: str(metric.get_signature()) for name, metric in self._metrics.items()}
 
-    def check(self, ids: Sequence[np.ndarray], ties: Sequence[str], precision: str) -> Row:
-        """The text row. ``ids``: hypothesis of each corpus row; ``ties``: ids of rows whose choice was a tie: those are
-        scored as the golden decoded them, so that rounding costs nobody a release."""
+    def check(self, ids: Sequence[np.ndarray], ties: Sequence[str], precision: str) -> Answer:
+        """The answer of the text check. ``ids``: [length] token ids of each corpus row's hypothesis; ``ties``: ids of rows
+        whose choice was a tie: those are scored as the golden decoded them, so that rounding costs nobody a release."""
         hypotheses = [detokenise(self.bundle, row) for row in ids]
         scored = self.without_ties(hypotheses, ties)
         scores, golden, signatures = self._score_both(scored)
         bound = golden["BLEU"] - BUDGET.get(precision, 0.0)
-        row = Row("text", "PASS", metric="BLEU", value=scores["BLEU"], bound=bound, floor=golden["BLEU"])
-        row.compared = len(hypotheses)
         problems = list(self._oddities(hypotheses))
         if scores["BLEU"] < bound - 1e-9:
             problems.insert(0, (f"BLEU {scores['BLEU']:.2f}, PyTorch has {golden['BLEU']:.2f}", None))
-        if self.recorded and fingerprint(self.golden) != self.recorded["sha256"]:
+        other_text = bool(self.recorded) and fingerprint(self.golden) != self.recorded["sha256"]
+        if other_text:
             problems.insert(0, ("the piece table gives the golden another text than the tokenizer did", None))
-            row.blame = "tokenizer"
-        row.status = verdict.of_row(row.compared, len(problems))
-        row.message = "; ".join(text for text, _ in problems)
-        row.sentence = next((name for _, name in problems if name), "")
-        pairs = zip(self.bundle.rows, scored, self.golden, strict=True)
-        changed = [name.id for name, text, expected in pairs if text != expected]
-        row.detail = {"scores": scores, "golden": golden, "signatures": signatures}
-        row.detail.update(changed=len(changed), sentences=changed[:20])
-        return row
+        rows = zip(self.bundle.rows, scored, self.golden, strict=True)
+        changed = [row.id for row, text, expected in rows if text != expected]
+        return Answer(
+            "text",
+            verdict.of_row(len(hypotheses), len(problems)),
+            metric="BLEU",
+            value=scores["BLEU"],
+            bound=bound,
+            floor=golden["BLEU"],
+            compared=len(hypotheses),
+            sentence=next((row for _, row in problems if row), ""),
+            blame="tokenizer" if other_text else "",
+            message="; ".join(text for text, _ in problems),
+            detail={
+                "scores": scores,
+                "golden": golden,
+                "signatures": signatures,
+                "changed": len(changed),
+                "sentences": changed[:20],
+            },
+        )
+
+    def spell(self, ids: Sequence[np.ndarray], ties: Sequence[str]) -> list[str]:
+        """Texts as they are scored; see `harness.core.texts.Texts`."""
+        return self.without_ties([detokenise(self.bundle, row) for row in ids], ties)
 
     def without_ties(self, hypotheses: Sequence[str], ties: Sequence[str]) -> list[str]:
         """The hypotheses, the golden's own where the choice was a tie."""
@@ -124,45 +142,46 @@ class Scorer:
             for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True)
         ]
 
-    def interval(self, hypotheses: Sequence[str]) -> tuple[float, float, float]:
-        """BLEU, and the ends of its 95 % interval by sacrebleu's bootstrap with its fixed seed."""
-        bleu = copy.copy(
-            self._metrics["BLEU"]
-        )  # it notes the resampling in its signature, which is not that of a score
+    def interval(self, hypotheses: Sequence[str]) -> Interval:
+        """BLEU with its 95 % interval by sacrebleu's bootstrap with its fixed seed."""
+        # A copy, because it notes the resampling in its signature, which is not that of a score.
+        bleu = copy.copy(self._metrics["BLEU"])
         score = bleu.corpus_score(hypotheses, [self.references], n_bootstrap=BOOTSTRAP)
-        return score.score, score._mean - score._ci, score._mean + score._ci
+        return Interval(score.score, score._mean - score._ci, score._mean + score._ci)
+
+    def paired(self, hypotheses: Sequence[str], method: str, samples: int) -> Paired:
+        """sacrebleu's paired test over the sentences of the bundle, the golden's hypotheses the baseline."""
+        from sacrebleu.metrics import BLEU
+        from sacrebleu.significance import PairedTest
+
+        systems = [("golden", self.golden), ("runtime", list(hypotheses))]
+        metrics = {"BLEU": BLEU(tokenize=self.tokenizer)}
+        signatures, scores = PairedTest(systems, metrics, [self.references], PAIRED[method], samples)()
+        golden, runtime = scores["BLEU"]
+        return Paired(float(runtime.score), float(golden.score), float(runtime.p_value), str(signatures["BLEU"]))
 
     def _oddities(self, hypotheses: list[str]) -> list[tuple[str, str | None]]:
-        found: dict[str, list[str]] = {"empty": [], "copied from the source": []}
+        odd: dict[str, list[str]] = {"empty": [], "copied from the source": []}
         for row, text, golden in zip(self.bundle.rows, hypotheses, self.golden, strict=True):
             if golden and not text:
-                found["empty"].append(row.id)
+                odd["empty"].append(row.id)
             elif text == row.source.strip() and text != golden:
-                found["copied from the source"].append(row.id)
-        return [(f"{len(ids)} {word}, first {ids[0]}", ids[0]) for word, ids in found.items() if ids]
+                odd["copied from the source"].append(row.id)
+        return [(f"{len(ids)} {word}, first {ids[0]}", ids[0]) for word, ids in odd.items() if ids]
 
 
-def saved_ids(scorer: Scorer, tokens_row: Row, results: str) -> list[np.ndarray]:
-    """Token ids of every hypothesis of a tokens row, from its sidecar file. Raises ValueError in one line."""
-    place = os.path.join(results, tokens_row.series)
+def complete(scorer: Scorer, tokens_row: Row, results: str) -> Answer:
+    """The answer of the text check that belongs to a tokens row, from the hypotheses in its sidecar file."""
+    path = Path(results) / tokens_row.series
     try:
-        with np.load(place, allow_pickle=False) as saved:
-            ids = np.split(saved["tokens"], saved["token_starts"][1:-1])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"the hypotheses cannot be read from {place} ({error})") from error
-    if len(ids) != len(scorer.bundle.rows):
-        raise ValueError(f"{len(ids)} hypotheses, the bundle has {len(scorer.bundle.rows)} rows")
-    return ids
-
-
-def complete(scorer: Scorer, tokens_row: Row, results: str) -> Row:
-    """The text row that belongs to a tokens row, from the hypotheses in its sidecar file."""
-    try:
-        ids = saved_ids(scorer, tokens_row, results)
-    except ValueError as error:
-        return Row("text", "ERROR", kind="other", message=str(error))
-    row = scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)
-    if row.status == "FAIL" and not row.blame:
-        # The same ids and other text: what stands between the two is the piece table.
-        row.blame, row.knob = (tokens_row.blame, tokens_row.knob) if tokens_row.blame else ("tokenizer", "")
-    return row
+        ids = token_ids(path.read_bytes(), len(scorer.bundle.rows))
+    except (OSError, ValueError) as error:
+        message = f"the hypotheses cannot be read from {path} ({error})"
+        return Answer("text", "ERROR", kind="other", message=message)
+    answer = scorer.check(ids, tokens_row.detail.get("ties", []), tokens_row.precision)
+    if answer.status != "FAIL" or answer.blame:
+        return answer
+    if tokens_row.blame:
+        return replace(answer, blame=tokens_row.blame, knob=tokens_row.knob)
+    # The same ids and other text: what stands between the two is the piece table.
+    return replace(answer, blame="tokenizer")
