@@ -1,5 +1,6 @@
 """Operator columns: real runtimes, known-bad ones, and what is kept for the next run."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -296,17 +297,16 @@ def test_a_damaged_cache_is_one_line(
 
 
 def operator_row(status: str, **fields: Any) -> Row:
-    row = Row("operator", status, backend="ort", runtime="ort", version=ORT, device="cpu", precision="fp32", opset=12)
-    row.exporter, row.layout, row.box, row.run = "operator", GATHER, box_name(), "run"
-    row.cell = f"ort@{ORT}/cpu/operator/{GATHER}/fp32/op12"
-    vars(row).update(fields)
-    return row
+    cell = f"ort@{ORT}/cpu/operator/{GATHER}/fp32/op12"
+    known = {"exporter": "operator", "layout": GATHER, "box": box_name(), "run": "run", "cell": cell, "opset": 12}
+    runtime = {"backend": "ort", "runtime": "ort", "version": ORT, "device": "cpu", "precision": "fp32"}
+    return Row("operator", status, **{**runtime, **known, **fields})
 
 
 def test_an_operator_that_passes_is_complete() -> None:
     cell = Row("logits", "PASS", backend="ort", version=ORT, device="cpu", precision="fp32", opset=12, box=box_name())
-    cell.compared = 1
-    cell.exporter, cell.layout, cell.bundle, cell.cell = "torchscript", "unified", "toy@0123456789ab", "some"
+    graph = {"exporter": "torchscript", "layout": "unified", "bundle": "toy@0123456789ab", "cell": "some"}
+    cell = dataclasses.replace(cell, compared=1, **graph)
     built = matrix.build([operator_row("PASS", compared=1), cell])
     symbols = {column.layout: entry.symbol for (_, column), entry in built.entries.items()}
     assert symbols == {GATHER: "✅", "unified": "◐"}

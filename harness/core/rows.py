@@ -19,7 +19,7 @@ EXECUTIONS = ("device", "simulator", "fake")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Answer:
     """What was said to one check.
 
@@ -48,7 +48,7 @@ class Answer:
     series: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Identity:
     """Which cell an answer is of; of a backend that is not here, only which backend. ``execution``: one of EXECUTIONS."""
 
@@ -67,10 +67,11 @@ class Identity:
     def __post_init__(self) -> None:
         if not self.execution:  # rows of earlier releases said it with the names of version and device alone
             simulated = "simulator" if self.device.startswith(SIMULATOR) else "device"
-            self.execution = "fake" if self.version.endswith("-fake") else simulated
+            execution = "fake" if self.version.endswith("-fake") else simulated
+            object.__setattr__(self, "execution", execution)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Origin:
     """Where a row comes from. ``command`` asks the same again; ``time`` is UTC, as in 2026-11-30T02:00:00Z."""
 
@@ -82,7 +83,7 @@ class Origin:
     box: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row(Origin, Identity, Answer):
     """One row of a results file. Non-finite numbers become strings on disk (``"inf"``, ``"nan"``)."""
 
