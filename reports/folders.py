@@ -10,7 +10,7 @@ from harness.core.rows import Row
 
 def filled(path: Path) -> bool:
     """Whether a path is, or has, a file of rows."""
-    return path.is_file() or any(rowfiles.files_in(path))
+    return path.is_file() or (path.is_dir() and any(rowfiles.files_in(path)))
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, Row]]:

@@ -175,7 +175,8 @@ class Store:
                 known = union(known, codes)
             columns.append((codes, *(column[order] for column in (seen, expected, share(table)))))
         shape = (len(chosen), len(known))
-        tables = np.full(shape, -1, np.int8), np.zeros(shape, np.bool_), np.full(shape, np.nan, np.float32)
+        empty = np.full(shape, -1, np.int8), np.zeros(shape, np.bool_), np.full(shape, np.nan, np.float32)
+        tables: list[np.ndarray] = list(empty)
         for number, (codes, *values) in enumerate(columns):
             if not number or codes is not columns[number - 1][0]:
                 at = np.searchsorted(known, codes)

@@ -391,8 +391,7 @@ def test_a_policy_names_the_bundle_whose_cells_it_means(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", verdict.OF_RUNTIME)
 def test_what_was_run_until_it_passed_is_not_stable(tmp_path: Path, status: str) -> None:
     before = nights.row("tokens", status, message="at step 3")
-    nights.write(tmp_path / "results", 0, before, hour=1)
-    run = before.run
+    run = nights.write(tmp_path / "results", 0, before, hour=1).stem
     (found,) = reasons(judged(tmp_path, REQUIRE, *nights.cell()))
     assert found == ("unstable", f"tokens passes, and was {status} in run {run} of the same night: at step 3")
     assert reasons(judged(tmp_path, REQUIRE + waive("unstable"), *nights.cell())) == []

@@ -93,6 +93,11 @@ class CellTask(Task):
         return not_run("text", "tokens", seen_status(tokens), tokens.stage, tokens.kind, f"no text: {tokens.message}")
 
 
+def unconfirmed(row: Row) -> bool:
+    """Whether a first attempt's row is to be asked once more: it fails, and that was not expected."""
+    return STATUSES[row.status].outcome == "fail" and row.status not in NO_RETRY
+
+
 class _Replay:
     """Attempts at the numeric checks of one cell, and the explanation of what fails.
 
@@ -121,7 +126,7 @@ class _Replay:
         again = []
         for answer in self._replay(number, checks):
             row = self.ledger.record(self.task, answer, number, settles=False)
-            if number == 1 and STATUSES[row.status].outcome == "fail" and row.status not in NO_RETRY:
+            if number == 1 and unconfirmed(row):
                 again.append(row.check)
             elif seen_status(row) == "FAIL":
                 self.wrong[row.check] = number, answer
