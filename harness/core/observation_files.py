@@ -203,7 +203,7 @@ class Kept:
                 yield from self._phase(seen.FORCED, bundle, graph)
                 yield from self._phase(seen.THOROUGH, bundle, graph)
                 yield seen.Finished(seen.FORCED)
-            yield from self._free(split_rows(bundle.batches("free"), graph.rows))
+            yield from self._free(split_rows(bundle.batches("free"), graph.rows), bundle.array("top_ids").shape[1])
             if "placement" in self.checks:
                 yield from (seen.Placed(**entry) for entry in self.note["placement"])
                 yield seen.Finished(seen.PLACEMENT)
@@ -249,15 +249,20 @@ class Kept:
             if key.startswith(f"{name}/")
         }
 
-    def _free(self, batches: Sequence[Batch]) -> Iterator[seen.Observation]:
+    def _free(self, batches: Sequence[Batch], top: int) -> Iterator[seen.Observation]:
         if not set(self.checks) & {"logits", "tokens"}:
             return
         for number, batch in enumerate(batches):
             tensors = self._tensors(f"free-{number}")
             if "ids" in tensors:
                 rows = len(batch.rows)
-                if any(len(array) != rows for array in tensors.values()) or not tensors["ids"].ndim == 2:
-                    raise ValueError(f"free-{number} is not of {rows} rows")
+                best = (rows, max(batch.steps), top)
+                of_rows = all(len(array) == rows for array in tensors.values())
+                alike = tensors["ids"].shape == tensors["largest"].shape and tensors["ids"].ndim == 2
+                if not of_rows or not alike or tensors["best"].shape != best or tensors["lengths"].shape != (rows,):
+                    raise ValueError(f"free-{number} is not of {rows} rows and the golden's best ids {list(best)}")
+                if tensors.get("aligned.best", tensors["best"]).shape != best:
+                    raise ValueError(f"aligned.best of free-{number} is not {list(best)}")
                 yield seen.Decoded(number, *(tensors[name] for name in ("ids", "lengths", "largest", "best")))
             if "aligned.choices" in tensors:
                 yield seen.Aligned(number, tensors["aligned.choices"], tensors["aligned.best"])
@@ -313,6 +318,8 @@ class _BatchReader:
 
     def encoded(self, number: int, phase: str) -> seen.Encoded:
         fill = {name[5:]: array for name, array in self.tensors.items() if name.startswith("fill.")}
+        if any(array.ndim != 4 for array in fill.values()):
+            raise ValueError("a fill has no rank of 4")
         return seen.Encoded(number, self._part("encoder"), self._outputs("", ""), fill, phase)
 
     def stepped(self, number: int, step: int, overwritten: Tuple[Tuple[str, int], ...], phase: str) -> seen.Stepped:
@@ -323,13 +330,29 @@ class _BatchReader:
     def _outputs(self, step: str, prefix: str) -> Dict[str, seen.Output]:
         if step not in self._names:
             raise KeyError(f"nothing of step {step or '(encoder)'}")
-        return {roles.HIDDEN if name == "encoder" else name: self._output(prefix + name) for name in self._names[step]}
+        by_role = {roles.HIDDEN if name == "encoder" else name: name for name in self._names[step]}
+        return {role: self._output(role, prefix + name) for role, name in by_role.items()}
 
-    def _output(self, name: str) -> seen.Output:
+    def _output(self, role: str, name: str) -> seen.Output:
         if name in self.odd:
             return seen.Output(*self.odd[name])
         value = self.tensors[name]
         shape = self.tensors.get(f"{name}.shape")
-        whole_shape = value.shape if shape is None else tuple(int(size) for size in shape)
+        if shape is not None:
+            whole_shape = tuple(int(size) for size in shape)
+        elif role == roles.LOGITS:
+            whole_shape = (self.graph.rows or len(self.batch.rows), 1, *value.shape[1:])
+        elif roles.is_own(role):
+            raise KeyError(f"{name}.shape")
+        else:
+            whole_shape = value.shape
         extras = {extra: self.tensors.get(f"{name}.{extra}") for extra in EXTRAS}
+        own = roles.is_own(role)
+        rank = 2 if role == roles.LOGITS else 3 if own or role == roles.HIDDEN else 4
+        if value.ndim != rank or not len(value) <= len(self.batch.rows) + self.graph.rows:
+            raise ValueError(f"{name} has shape {list(value.shape)}, which has no rank of {rank}")
+        for extra, array in extras.items():
+            of_entry = array is None or array.shape[:2] + array.shape[2 + (extra == "whole") :] == value.shape
+            if not of_entry or (array is not None and not own):
+                raise ValueError(f"{name}.{extra} does not go with {name}, which has shape {list(value.shape)}")
         return seen.Output(value.dtype.name, whole_shape, value, **extras)
