@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import store as benchmark
@@ -282,3 +283,12 @@ def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
     benchmark.fill(tmp_path, nights=2, columns=2, cells=2)
     assert "newly failing 1" in benchmark.compare_nights(tmp_path)
     assert benchmark.report(tmp_path) == "4 cells, 3 nights"
+
+
+def test_a_piece_of_an_earlier_release_knows_its_execution_by_device_and_version(tmp_path: Path) -> None:
+    nights.write(tmp_path, 0, nights.row(), nights.row("tokens", device="simulator-npu"))
+    compact(tmp_path, delete=True)
+    (path,) = tmp_path.glob("*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["execution"]), path)
+    rows = store.Store([tmp_path]).newest_rows()
+    assert {row.check: row.execution for row in rows} == {"logits": "device", "tokens": "simulator"}
