@@ -1,6 +1,7 @@
 """``conform``: record a bundle, see and make what can run on this box, merge rows into a matrix, explain a cell."""
 
 import argparse
+import io
 import os
 import sys
 import textwrap
@@ -13,11 +14,14 @@ from harness.core.errors import UserError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0; 1 verdict negative; 2 bad input; 130 interrupted; 141 nobody read to the end."""
     options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a console that is not UTF-8 lacks the symbols of a matrix
     try:
         code = int(options.run(options))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read, such as head, has seen enough; no verdict was said to the end
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; no verdict was written to the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (UserError, OSError) as error:

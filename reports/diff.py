@@ -1,7 +1,7 @@
 """What changed between two states of the rows: newly failing and passing, drifted, flaky, missing, stale, expectations.
 
-A change for the worse is one that a run would not want to wake up to: a check that is more severe than it was, a cell or a
-box that is silent, an expectation that no longer fits. The other changes are told and cost nobody an exit code.
+A change for the worse makes `conform diff` exit 1: a check that fails more severely, a cell or a box without rows, an
+expectation that no longer fits. The other changes are listed and have no part in the exit code.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ def _past(old: Selection, new: Selection) -> History:
 
 
 def _same_bundle(before: pd.DataFrame, after: pd.DataFrame, report: Report) -> pd.DataFrame:
-    """A bundle recorded again under its name is compared with the one before it, and said."""
+    """A bundle recorded again under its name is compared with the recording before it, and a fact says so."""
     before = before.copy()
 
     def digests(rows: pd.DataFrame) -> dict[tuple[str, str], set[str]]:
@@ -126,7 +126,7 @@ def _older(old: str, new: str) -> bool:
 
 
 def _last_nights(before: pd.DataFrame, after: pd.DataFrame, past: History) -> dict[str, str]:
-    """Of each box the last night on which it said anything."""
+    """Of each box the last night of which it has rows."""
     last = dict(pd.concat([before, after]).groupby("box")["night"].max())
     boxes = past.keys["box"].astype(str).to_numpy()
     for box in np.unique(boxes):

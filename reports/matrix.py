@@ -28,7 +28,7 @@ class Column(NamedTuple):
     layout: str
     box: str
     bundle: str
-    told: str = ""
+    difference: str = ""
     """What tells it from a column that would else be named alike: device, precision, box, bundle; mostly empty."""
 
     @property
@@ -37,7 +37,7 @@ class Column(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        return f"{named(self.backend, self.version)} {self.told}".strip()
+        return f"{named(self.backend, self.version)} {self.difference}".strip()
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -89,14 +89,13 @@ def build(rows: Iterable[Row]) -> Matrix:
             by_cell.setdefault((row.cell, row.box, row.bundle), []).append(row)
         else:
             absent.append(row)
-    told = _told([cell[0] for cell in by_cell.values()])
+    difference = _differences([cell[0] for cell in by_cell.values()])
     entries = {}
     for cell in by_cell.values():
         first = cell[0]
-        column = Column(
-            first.backend, first.version, first.device, first.precision, _kind_of_graph(first), first.box, first.bundle,
-            told(first),
-        )  # fmt: skip
+        graphs, what_differs = _kind_of_graph(first), difference(first)
+        runtime = first.backend, first.version, first.device, first.precision
+        column = Column(*runtime, graphs, first.box, first.bundle, what_differs)
         line = Line(first.opset or 0, "" if first.check in verdict.OTHER_CHECKS else first.exporter)
         entries[(line, column)] = _entry(cell)
     columns = sorted({column for _, column in entries}, key=lambda column: column.order)
@@ -108,7 +107,7 @@ def _kind_of_graph(row: Row) -> str:
     return f"{row.layout} {row.exporter}" if row.check == "export" else row.layout
 
 
-def _told(firsts: Sequence[Row]) -> Callable[[Row], str]:
+def _differences(firsts: Sequence[Row]) -> Callable[[Row], str]:
     """What a column must say of itself beside runtime and version, given all that it stands beside."""
     # Rows of operators and exports are of no bundle.
     boxes, bundles = {row.box for row in firsts}, {row.bundle for row in firsts} - {""}
@@ -118,12 +117,12 @@ def _told(firsts: Sequence[Row]) -> Callable[[Row], str]:
         devices.setdefault((row.backend, row.version), set()).add(row.device)
         precisions.setdefault((row.backend, row.version), set()).add(row.precision)
 
-    def told(row: Row) -> str:
+    def difference(row: Row) -> str:
         runtime = (row.backend, row.version)
         words = [row.device] * (len(devices[runtime]) > 1) + [row.precision] * (len(precisions[runtime]) > 1)
         return " ".join(words + [row.box] * (len(boxes) > 1) + [row.bundle] * (len(bundles) > 1))
 
-    return told
+    return difference
 
 
 def _entry(cell: list[Row]) -> Entry:
@@ -155,10 +154,10 @@ def reason(entry: Entry) -> str:
     knob = f", cleared by {row.knob}" if row.knob else ""
     expected = f" (expected: {row.detail['expected']['reason']})" if row.status == "XFAIL" else ""
     kind = f"{row.kind}: " if row.status == "UNSUPPORTED" else ""
-    said = row.message if row.step is None or not expected else ""
+    message = row.message if row.step is None or not expected else ""
     if row.status == "UNSUPPORTED":
-        return f"refused: {kind}{said}{knob}"
-    return f"{row.check} {entry.status}{where}{knob}{': ' if said else ''}{said}{expected}"
+        return f"refused: {kind}{message}{knob}"
+    return f"{row.check} {entry.status}{where}{knob}{': ' if message else ''}{message}{expected}"
 
 
 def alike(entry: Entry) -> str:
@@ -228,7 +227,7 @@ def records(matrix: Matrix) -> list[dict[str, object]]:
     return [
         {
             **line._asdict(),
-            **{name: value for name, value in column._asdict().items() if name != "told"},
+            **{name: value for name, value in column._asdict().items() if name != "difference"},
             "status": entry.status,
             "symbol": entry.symbol,
             "depth": depth(entry.rows),

@@ -97,7 +97,7 @@ CLAIMS = (
 UNMEASURED = "TensorRT 8.4 cannot be installed from a package index; nothing here is said of it."
 
 
-def claims(made: matrix.Matrix) -> list[tuple[Claim, int, str, str, str]]:
+def claims(table: matrix.Matrix) -> list[tuple[Claim, int, str, str, str]]:
     """Claim, opset, what the article says, what was measured, and why they differ: a line for each cell of the article.
 
     Raises ValueError for a difference without an explanation, and for an explanation of no difference.
@@ -105,20 +105,20 @@ def claims(made: matrix.Matrix) -> list[tuple[Claim, int, str, str, str]]:
     lines = []
     for claim in CLAIMS:
         for opset, says in claim.says.items():
-            found = [_symbol(made, opset, runtime, layout) for runtime, layout in claim.measured]
-            worst = max(found, key=_rank) if found else verdict.STATUSES["ABSENT"].symbol
-            differs = bool(found) and worst != says
+            measured = [_symbol(table, opset, runtime, layout) for runtime, layout in claim.measured]
+            worst = max(measured, key=_rank) if measured else verdict.STATUSES["ABSENT"].symbol
+            differs = bool(measured) and worst != says
             why = claim.why.get(opset, "")
             if differs != bool(why):
                 raise ValueError(f"{claim.name}, opset {opset}: says {says}, measured {worst}, explained by {why!r}")
-            lines.append((claim, opset, says, worst, why or ("" if found else UNMEASURED)))
+            lines.append((claim, opset, says, worst, why or ("" if measured else UNMEASURED)))
     return lines
 
 
-def _symbol(made: matrix.Matrix, opset: int, runtime: str, layout: str) -> str:
-    for (line, column), entry in made.entries.items():
-        place = line.opset, named(column.backend, column.version), column.layout
-        if place == (opset, runtime, layout) and line.exporter != "dynamo":
+def _symbol(table: matrix.Matrix, opset: int, runtime: str, layout: str) -> str:
+    for (line, column), entry in table.entries.items():
+        key = line.opset, named(column.backend, column.version), column.layout
+        if key == (opset, runtime, layout) and line.exporter != "dynamo":
             return entry.symbol
     raise ValueError(f"no row of {runtime} {layout} at opset {opset}; measure it first")
 
@@ -136,19 +136,19 @@ def page(rows: Iterable[Row]) -> str:
         [row for row in everything if (row.check if row.check in ("operator", "export") else "") == kind]
         for kind in ("", "operator", "export")
     )
-    made = matrix.build(everything)
-    lines = claims(made)
-    table = [[claim.name, opset, says, found, why] for claim, opset, says, found, why in lines]
+    table = matrix.build(everything)
+    lines = claims(table)
+    body = [[claim.name, opset, says, measured, why] for claim, opset, says, measured, why in lines]
     measured = [line for line in lines if line[0].measured]
-    right = sum(says == found for _, _, says, found, _ in measured)
+    right = sum(says == symbol for _, _, says, symbol, _ in measured)
     common = matrix.newest_common(_only(matrix.build(cells), (OLD_ORT, OLD_OPENVINO)))
     blocks = [
         "# Opset table: what was claimed, and what was measured",
         "A widely copied table tells which ONNX opset is safe for which runtime. It was filled in by hand. Below, each "
         f"of its cells stands beside what this harness measured: {right} of {len(measured)} measured cells are as claimed. "
         "`python -m reports.opset_table` writes this page from the rows in [measured](measured/).",
-        "\n".join(f"- {word.symbol} {word.meaning}" for word in _words(made)),
-        tabulate(table, ["article's column", "opset", "claimed", "measured", "why they differ"], tablefmt="github"),
+        "\n".join(f"- {word.symbol} {word.meaning}" for word in _words(table)),
+        tabulate(body, ["article's column", "opset", "claimed", "measured", "why they differ"], tablefmt="github"),
         "**Its conclusion is that opset 14 is the safest.** Measured, for the two of its runtimes that could be: "
         + " ".join(common),
         _section("Runtimes", cells),
@@ -160,14 +160,14 @@ def page(rows: Iterable[Row]) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _words(made: matrix.Matrix) -> list[verdict.Word]:
-    used = {entry.symbol for entry in made.entries.values()} | {verdict.STATUSES["ABSENT"].symbol}
+def _words(table: matrix.Matrix) -> list[verdict.Word]:
+    used = {entry.symbol for entry in table.entries.values()} | {verdict.STATUSES["ABSENT"].symbol}
     return [word for status, word in verdict.STATUSES.items() if status in verdict.SEVERITY and word.symbol in used]
 
 
-def _only(made: matrix.Matrix, runtimes: Iterable[str]) -> matrix.Matrix:
-    kept = [column for column in made.columns if named(column.backend, column.version) in runtimes]
-    entries = {place: entry for place, entry in made.entries.items() if place[1] in kept}
+def _only(table: matrix.Matrix, runtimes: Iterable[str]) -> matrix.Matrix:
+    kept = [column for column in table.columns if named(column.backend, column.version) in runtimes]
+    entries = {key: entry for key, entry in table.entries.items() if key[1] in kept}
     return matrix.Matrix(kept, sorted({line for line, _ in entries}), entries, [])
 
 

@@ -192,8 +192,8 @@ def _for_page(text: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>|<!--.*?-->", "", text, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
-    text = re.sub(r"#0[123]0[123]0\d", lambda found: _VARIABLES.get(found[0], found[0]), text)
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
+    text = re.sub(r"#0[123]0[123]0\d", lambda match: _VARIABLES.get(match[0], match[0]), text)
     text = re.sub(r" font-family: [^;]*;", "", text)
     # A hundredth of a point is seen by nobody. Numbers in words are left alone.
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d{2})\d+", r"\1", tag[0]), text)

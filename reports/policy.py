@@ -120,12 +120,12 @@ class Policy:
 
 def matches(pattern: str, cell: str) -> bool:
     """Whether a cell's name fits a pattern, part by part. A simulator is no device: only a pattern that says so fits it."""
-    parts, found = pattern.split("/"), cell.split("/")
-    if len(parts) != len(found):
+    patterns, parts = pattern.split("/"), cell.split("/")
+    if len(patterns) != len(parts):
         return False
-    if any(part.startswith(SIMULATOR) for part in found[1:2]) and not parts[1].startswith(SIMULATOR):
+    if any(part.startswith(SIMULATOR) for part in parts[1:2]) and not patterns[1].startswith(SIMULATOR):
         return False
-    return all(map(fnmatchcase, found, parts))
+    return all(map(fnmatchcase, parts, patterns))
 
 
 def expand(pattern: str) -> list[str]:
@@ -137,7 +137,7 @@ def expand(pattern: str) -> list[str]:
 def _members(piece: str) -> list[str]:
     if piece.startswith("["):
         signs = re.sub(
-            r"(.)-(.)", lambda found: "".join(map(chr, range(ord(found[1]), ord(found[2]) + 1))), piece[1:-1]
+            r"(.)-(.)", lambda match: "".join(map(chr, range(ord(match[1]), ord(match[2]) + 1))), piece[1:-1]
         )
         return list(dict.fromkeys(signs))
     if not piece.startswith("{"):
@@ -163,7 +163,7 @@ def load(path: Path) -> Policy:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path}: not a policy in TOML ({error}); mend the file") from error
-    read = _Reader(str(path))
+    read = _Reader(path)
     read.words(values, "", {"require", "waive", "max_age_hours", "text", "logits", "flips", "cost"}, {"require"})
     policy = Policy(
         path.stem,
@@ -180,19 +180,19 @@ def load(path: Path) -> Policy:
 class _Reader:
     """Turns TOML values into the dataclasses; says which word of which table is wrong."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    def wrong(self, where: str, said: str) -> UserError:
-        return UserError(f"{self.place}{', ' if where else ''}{where}: {said}")
+    def wrong(self, where: str, message: str) -> UserError:
+        return UserError(f"{self.path}{', ' if where else ''}{where}: {message}")
 
     def words(self, table: Any, where: str, known: set[str], required: set[str]) -> None:
         if not isinstance(table, dict):
             raise self.wrong(where, "is no table")
         for word in table:
             if word not in known:
-                said = f"unknown word {word!r}{_meant(word, known)}; words are {', '.join(sorted(known))}"
-                raise self.wrong(where, said)
+                message = f"unknown word {word!r}{_meant(word, known)}; words are {', '.join(sorted(known))}"
+                raise self.wrong(where, message)
         if required - set(table):
             raise self.wrong(where, f"lacks {', '.join(sorted(required - set(table)))}")
 
@@ -204,39 +204,39 @@ class _Reader:
 
     def require(self, table: Any, where: str) -> Require:
         self.words(table, where, {"cells", "boxes", "checks", "bundle", "compared", "device", "precision"}, {"cells"})
-        made = dict(table, cells=self.cells(table, where))
-        made |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
-        self.among(made.get("checks", ()), verdict.CHECKS, where)
-        if not isinstance(made.get("compared", 1), int) or made.get("compared", 1) < 1:
-            raise self.wrong(where, f"compared is {made['compared']!r}; give a whole number of 1 or more")
+        values = dict(table, cells=self.cells(table, where))
+        values |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
+        self.among(values.get("checks", ()), verdict.CHECKS, where)
+        if not isinstance(values.get("compared", 1), int) or values.get("compared", 1) < 1:
+            raise self.wrong(where, f"compared is {values['compared']!r}; give a whole number of 1 or more")
         for name in ("bundle", "device", "precision"):
-            self.string(made.get(name, ""), where, name)
-        return Require(**made)
+            self.string(values.get(name, ""), where, name)
+        return Require(**values)
 
     def waiver(self, table: Any, where: str) -> Waiver:
         needed = {"cells", "what", "reason", "expires"}
         self.words(table, where, {*needed, "boxes", "checks", "bundle"}, needed)
-        made = dict(table, cells=self.cells(table, where), what=self.strings(table["what"], where, "what"))
-        made |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
-        self.among(made["what"], WAIVABLE, where)
-        self.among(made.get("checks", ()), verdict.CHECKS, where)
+        values = dict(table, cells=self.cells(table, where), what=self.strings(table["what"], where, "what"))
+        values |= {name: self.strings(table[name], where, name) for name in ("boxes", "checks") if name in table}
+        self.among(values["what"], WAIVABLE, where)
+        self.among(values.get("checks", ()), verdict.CHECKS, where)
         for name in ("reason", "bundle"):
-            self.string(made.get(name, ""), where, name)
-        if type(made["expires"]) is not date:
-            raise self.wrong(where, f"expires is {made['expires']!r}; write a day without quotes, such as 2026-12-31")
-        if not made["reason"].strip():
+            self.string(values.get(name, ""), where, name)
+        if type(values["expires"]) is not date:
+            raise self.wrong(where, f"expires is {values['expires']!r}; write a day without quotes, such as 2026-12-31")
+        if not values["reason"].strip():
             raise self.wrong(where, "reason is empty; say why this may pass")
-        return Waiver(**made)
+        return Waiver(**values)
 
     def text(self, table: Any) -> Text:
         self.words(table, "text", {"loss", "method", "samples", "confidence"}, {"loss"})
-        made = dict(table, loss=self.budgets(table["loss"], "text loss"))
-        self.among([made.get("method", "bootstrap")], METHODS, "text method")
-        if not isinstance(made.get("samples", 1000), int) or made.get("samples", 1000) < 100:
-            raise self.wrong("text", f"samples is {made['samples']!r}; give a whole number of 100 or more")
-        if not 0 < self.number(made.get("confidence", 0.95), "text confidence") < 1:
-            raise self.wrong("text", f"confidence is {made['confidence']!r}; give a number between 0 and 1")
-        return Text(**made)
+        values = dict(table, loss=self.budgets(table["loss"], "text loss"))
+        self.among([values.get("method", "bootstrap")], METHODS, "text method")
+        if not isinstance(values.get("samples", 1000), int) or values.get("samples", 1000) < 100:
+            raise self.wrong("text", f"samples is {values['samples']!r}; give a whole number of 100 or more")
+        if not 0 < self.number(values.get("confidence", 0.95), "text confidence") < 1:
+            raise self.wrong("text", f"confidence is {values['confidence']!r}; give a number between 0 and 1")
+        return Text(**values)
 
     def cells(self, table: dict[str, Any], where: str) -> tuple[str, ...]:
         patterns = self.strings(table["cells"], where, "cells")

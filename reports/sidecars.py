@@ -190,7 +190,7 @@ def _of_logits(
     largest = np.fmax.reduce(gap, initial=0)
     words = f"Largest gap {largest:.3g}, bound {bound:.3g}, PyTorch's own {floor.max():.3g}."
     sentences, wrong = (list(dict.fromkeys(rows.tolist())) for rows in (at[:, 0], at[gap > bound, 0]))
-    named = ", ".join(names.get(place, f"row {place}") for place in wrong[:NAMED])
+    named = ", ".join(names.get(row, f"row {row}") for row in wrong[:NAMED])
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     out = f"{len(wrong)} of {len(sentences)} sentences leave the bound{': ' if wrong else ''}{named}{more}."
     return [

@@ -150,7 +150,7 @@ class Site:
             process.join()
             if process.exitcode:
                 raise UserError(
-                    f"a process that wrote pages ended with {process.exitcode}; see what it said, and try again"
+                    f"a process that wrote pages ended with {process.exitcode}; see its output, and try again"
                 )
 
     def _write_cells(self, template: jinja2.Template, folder: Path, numbers: Iterable[int]) -> None:

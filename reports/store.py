@@ -134,18 +134,18 @@ class Store:
         keys, known, parts = Keys(), np.zeros(0, np.int64), []
         nobody: set[tuple[str, ...]] = set()
         for night in reversed(chosen):
-            found = self.table(night, [*KEY, "time", "run", "attempt"])
-            codes = keys.codes(found)
+            table = self.table(night, [*KEY, "time", "run", "attempt"])
+            codes = keys.codes(table)
             fresh = np.flatnonzero((codes >= 0) & ~among(codes, known))
-            order = found.select(["time", "run", "attempt"]).take(fresh).to_pandas()
+            order = table.select(["time", "run", "attempt"]).take(fresh).to_pandas()
             order["run"] = order["run"].astype(str)
             order["code"], order["at"] = codes[fresh], fresh
             last = order.sort_values(["time", "run", "attempt"], kind="stable").drop_duplicates("code", keep="last")
             taken = last["at"].tolist()
             if absent and (codes < 0).any():
-                places = np.flatnonzero(codes < 0)
-                asked = self.table(night, ["box", "backend", "version"]).take(places).to_pylist()
-                here = {tuple(who.values()): at for who, at in zip(asked, places.tolist(), strict=True)}
+                of_no_cell = np.flatnonzero(codes < 0)
+                asked = self.table(night, ["box", "backend", "version"]).take(of_no_cell).to_pylist()
+                here = {tuple(who.values()): at for who, at in zip(asked, of_no_cell.tolist(), strict=True)}
                 taken += [at for who, at in here.items() if who not in nobody]
                 nobody |= here.keys()
             if taken:

@@ -102,6 +102,16 @@ def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "gbk", "latin-1"])
+@pytest.mark.parametrize("form", ["terminal", "csv"])
+def test_a_console_that_is_not_utf_8_is_written_to(encoding: str, form: str) -> None:
+    file = f"{selectors.ROOT}/docs/measured/versions.jsonl.gz"
+    command = [sys.executable, "-m", "conform.cli", "matrix", file, "--format", form]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert r"\u2705" in done.stdout.decode(encoding), "which symbol it was can still be told"
+
+
 def test_backends_are_shown_in_80_columns() -> None:
     done = conform("backends")
     assert done.returncode == 0, done.stderr

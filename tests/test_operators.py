@@ -310,7 +310,7 @@ def test_an_operator_that_passes_is_complete() -> None:
     built = matrix.build([operator_row("PASS", compared=1), cell])
     symbols = {column.layout: entry.symbol for (_, column), entry in built.entries.items()}
     assert symbols == {GATHER: "✅", "unified": "◐"}
-    assert {column.told for column in built.columns} == {""}, "rows of no bundle do not make a second one"
+    assert {column.difference for column in built.columns} == {""}, "rows of no bundle do not make a second one"
 
 
 def test_an_operator_is_no_expectation() -> None:

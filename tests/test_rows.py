@@ -26,9 +26,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def line(**changes: Any) -> str:
-    made = json.loads(rows.to_json(rows.Row("logits", "PASS", compared=5, cell="c", run="r", box="b")))
-    made["time"] = "2026-11-30T02:00:00Z"
-    return json.dumps({**made, **changes})
+    row = rows.Row("logits", "PASS", compared=5, cell="c", run="r", box="b", time="2026-11-30T02:00:00Z")
+    return json.dumps({**json.loads(rows.to_json(row)), **changes}, ensure_ascii=False)
 
 
 def test_committed_schema_is_current() -> None:
@@ -88,6 +87,35 @@ def test_every_field_comes_back(real: list[dict[str, Any]]) -> None:
 def test_last_line_cut_short_is_left_out(file: Path) -> None:
     file.write_text(line() + "\n" + line(check="tokens") + "\n" + line()[:40], encoding="utf-8")
     assert [row.check for row in rowfiles.read(str(file))] == ["logits", "tokens"]
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_last_line_cut_inside_a_character_is_left_out(file: Path, kept: int) -> None:
+    whole = line(message="阀门").encode()
+    file.write_bytes(line().encode() + b"\n" + whole[: whole.index("门".encode()) + kept])
+    assert [row.check for row in rowfiles.read(str(file))] == ["logits"]
+
+
+def test_half_a_character_elsewhere_is_damage(file: Path) -> None:
+    broken = line(message="阀门").encode().replace("门".encode(), "门".encode()[:2])
+    file.write_bytes(broken + b"\n" + line().encode() + b"\n")
+    with pytest.raises(UserError, match="line 1: not a row"):
+        list(rowfiles.read(str(file)))
+
+
+def test_words_in_another_encoding_are_written_and_read_escaped(tmp_path: Path, file: Path) -> None:
+    """A vendor's message in GBK, read with surrogateescape: no file can hold it as it is."""
+    words = "不支持".encode("gbk").decode("utf-8", "surrogateescape")
+    writer = rowfiles.Writer(str(tmp_path / "results"), {"bundle": words})
+    writer.write(rows.Row("logits", "ERROR", message=f"not supported: {words}", detail={"misses": [words]}))
+    writer.close()
+    (row,) = rowfiles.read(writer.path)
+    escaped = words.encode("utf-8", "backslashreplace").decode()
+    assert row.message == f"not supported: {escaped}"
+    assert row.detail == {"misses": [escaped]}
+    file.write_text(line(message="X").replace("X", r"\udcff") + "\n", encoding="utf-8")
+    (row,) = rowfiles.read(str(file))
+    assert row.message == r"\udcff"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,6 @@
 """The store: rows of many boxes and nights, JSONL and Parquet alike, each row once and none lost."""
 
-import fcntl
 import gzip
-import json
-import math
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,52 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import store as benchmark
 from conform import cli
-from harness.core import rowfiles, rows, verdict
+from harness.core import rows, verdict
 from harness.core.errors import UserError
-from reports import compaction, folders, matrix, store
-from reports.pieces import COLUMNS
+from reports import folders, matrix, store
 from tests import helpers, nights
-
-LATER = nights.day(300)
-
-
-def compact(folder: Path, before: str = LATER, **options: Any) -> list[str]:
-    said: list[str] = []
-    compaction.compact(folder, before, say=said.append, **options)
-    return said
-
-
-def load(
-    paths: list[Path], columns: tuple[str, ...] = (*COLUMNS, "night"), nights: list[str] | None = None, **say: Any
-) -> pd.DataFrame:
-    """The rows of folders as one frame."""
-    return store.Store(paths, detail="detail" in columns, **say).frame(columns, nights)
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-
-
-def identity(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return sorted(zip(frame["run"], frame["cell"], frame["check"], frame["attempt"], strict=True))
-
-
-def odd_rows() -> list[rows.Row]:
-    """Whatever a row may hold."""
-    return [
-        nights.row(value=math.inf, bound=-math.inf, floor=math.nan, step=None, message="阀门 | <b>\u2028 \ud7ff"),
-        nights.row("tokens", "FAIL", step=7, value=None, detail={"a": ["inf", {"b": None}], "中": 1.5}),
-        nights.row("text", "XFAIL", reason="known"),
-        nights.row("kv_shape", attempt=2, compared=2**40, seconds=0.1 + 0.2),
-        nights.row("cost", opset=9),
-        nights.row(opset=9, box="other", bundle="another@0"),
-    ]
+from tests.stores import LATER, compact, identity, listing, load, odd_rows
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -267,105 +227,6 @@ def test_a_newer_schema_is_left_alone_and_stops_a_verdict(tmp_path: Path, capsys
         load([tmp_path])
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 0xFF
-    path.write_bytes(content)
-
-
-def _newer(path: Path) -> None:
-    table = pq.read_table(path)
-    about = json.loads(table.schema.metadata[b"conform"])
-    pq.write_table(table.replace_schema_metadata({"conform": json.dumps({**about, "schema": 2})}), path)
-
-
-@pytest.mark.parametrize(
-    "damage, words",
-    [
-        (_flip, "damaged Parquet"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "damaged Parquet"),
-        (lambda path: path.write_bytes(b""), "damaged Parquet"),
-        (lambda path: pq.write_table(pa.table({"a": [1]}), path), "Parquet, but not of rows; take it out"),
-        (_newer, "rows of schema 2, this checkout reads schema 1; update this checkout"),
-    ],
-    ids=["a byte", "cut short", "empty", "foreign", "newer schema"],
-)
-def test_damaged_parquet_is_one_line_and_no_verdict(tmp_path: Path, damage: Any, words: str) -> None:
-    nights.write(tmp_path, 0, *nights.cell())
-    nights.write(tmp_path, 1, *nights.cell())
-    compact(tmp_path, nights.day(1), delete=True)
-    (piece,) = tmp_path.glob("*.parquet")
-    damage(piece)
-    with pytest.raises(UserError) as caught:
-        load([tmp_path])
-    assert str(caught.value).startswith(f"{piece}: {words}")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_crash_leaves_every_row_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nights.write(tmp_path, 0, *nights.cell())
-    was = listing(tmp_path)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction.os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            compact(tmp_path, delete=True)
-    now = listing(tmp_path)
-    assert was.items() <= now.items()
-    assert [name for name in now if name.endswith(".parquet")] == []
-    assert len(load([tmp_path])) == 10
-    compact(tmp_path, delete=True)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".parquet"], "the draft is gone too"
-
-
-def test_a_piece_that_does_not_read_back_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, honest = nights.write(tmp_path, 0, *nights.cell()), pq.write_table
-    monkeypatch.setattr(
-        compaction.pq, "write_table", lambda table, *rest, **more: honest(table.slice(1), *rest, **more)
-    )
-    with pytest.raises(UserError, match="does not read back as written"):
-        compact(tmp_path, delete=True)
-    assert path.exists()
-    assert not list(tmp_path.glob("*.parquet"))
-
-
-def test_a_file_that_grows_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, honest = nights.write(tmp_path, 0, *nights.cell()), compaction._write
-
-    def slow(*arguments: Any) -> None:
-        honest(*arguments)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(rows.to_json(nights.row(run=path.stem, time=f"{nights.day(0)}T05:00:00Z")) + "\n")
-
-    monkeypatch.setattr(compaction, "_write", slow)
-    compact(tmp_path, delete=True)
-    assert path.exists()
-    assert len(load([tmp_path])) == 11
-
-
-def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
-    writer = rowfiles.Writer(str(tmp_path), {})
-    writer.write(nights.row())
-    assert compact(tmp_path, "2999-01-01", delete=True) == [
-        f"{writer.path}: still being written; left for the next time"
-    ]
-    writer.close()
-    assert len(compact(tmp_path, "2999-01-01", delete=True)) == 2
-
-
-def test_one_compaction_at_a_time(tmp_path: Path) -> None:
-    nights.write(tmp_path, 0, *nights.cell())
-    handle = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    with pytest.raises(UserError, match="another compaction is at work"):
-        compact(tmp_path)
-    os.close(handle)
-    assert len(compact(tmp_path)) == 1
-
-
 def test_compacted_nights_are_in_the_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.write(tmp_path, 0, *nights.cell())
     nights.write(tmp_path, 1, *nights.cell(opset=9, status="CRASH"))
@@ -422,3 +283,12 @@ def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
     benchmark.fill(tmp_path, nights=2, columns=2, cells=2)
     assert "newly failing 1" in benchmark.compare_nights(tmp_path)
     assert benchmark.report(tmp_path) == "4 cells, 3 nights"
+
+
+def test_a_piece_of_an_earlier_release_knows_its_execution_by_device_and_version(tmp_path: Path) -> None:
+    nights.write(tmp_path, 0, nights.row(), nights.row("tokens", device="simulator-npu"))
+    compact(tmp_path, delete=True)
+    (path,) = tmp_path.glob("*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["execution"]), path)
+    rows = store.Store([tmp_path]).newest_rows()
+    assert {row.check: row.execution for row in rows} == {"logits": "device", "tokens": "simulator"}

@@ -37,24 +37,26 @@ def page(python: str | None) -> str:
 
     table, notes = [], []
     for name in selectors.names():
-        found = _ask(name, python)
-        if found.absent and python is None:
-            made = [entry for entry in envs.registry() if entry.backend == name and entry.made]
-            if made:
-                name = made[-1].name
-                found = _ask(name, str(made[-1].interpreter))
-        head = f"{name} is absent" if found.absent else f"{name} cannot be used"
-        if found.probe:
-            depth = "simulated" if found.probe.execution == "simulator" else DEPTHS[found.depth]
-            table.append([name, "present", found.probe.version, f"{found.probe.device} {found.probe.precision}", depth])
+        answer = _ask(name, python)
+        if answer.absent and python is None:
+            here = [entry for entry in envs.registry() if entry.backend == name and entry.made]
+            if here:
+                name = here[-1].name
+                answer = _ask(name, str(here[-1].interpreter))
+        head = f"{name} is absent" if answer.absent else f"{name} cannot be used"
+        if answer.probe:
+            depth = "simulated" if answer.probe.execution == "simulator" else DEPTHS[answer.depth]
+            table.append(
+                [name, "present", answer.probe.version, f"{answer.probe.device} {answer.probe.precision}", depth]
+            )
             head = f"{name} is {depth}, and goes no deeper"
         else:
-            table.append([name, found.failure.status if found.failure else "absent", "-", "-", "-"])
-        why = found.absent or found.missing
+            table.append([name, answer.failure.status if answer.failure else "absent", "-", "-", "-"])
+        why = answer.absent or answer.missing
         if why:
             notes += _wrapped(f"{head}: {why['reason']}", "  ") + _wrapped(f"    {why['remedy']}", "    ")
-        elif found.failure:
-            notes += _wrapped(f"{head}: {found.failure.message}", "  ")
+        elif answer.failure:
+            notes += _wrapped(f"{head}: {answer.failure.message}", "  ")
     heads = ["backend", "here", "version", "device", "depth"]
     return "\n".join([tabulate(table, headers=heads, disable_numparse=True), *notes])
 

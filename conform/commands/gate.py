@@ -28,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from conform.texts import scorer_of
-    from reports import ruling, selection
-    from reports.gate import judge
+    from reports import gate, ruling, selection
     from reports.policy import find, load
 
     policy = load(find(options.policy))
@@ -43,18 +42,18 @@ def run(options: argparse.Namespace) -> int:
         )
     scorer = scorer_of(options.bundle)
     results = read(options.results, scorer)
-    made = judge(policy, results, read(options.baseline, scorer) if options.baseline else None, scorer)
-    print("\n".join(ruling.lines(made)))
+    judged = gate.judge(policy, results, read(options.baseline, scorer) if options.baseline else None, scorer)
+    print("\n".join(ruling.lines(judged)))
     if options.junit:
-        options.junit.write_text(ruling.junit(made), encoding="utf-8")
+        options.junit.write_text(ruling.junit(judged), encoding="utf-8")
     if options.summary:
-        options.summary.write_text(ruling.summary(made), encoding="utf-8")
+        options.summary.write_text(ruling.summary(judged), encoding="utf-8")
     elif os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(os.environ["GITHUB_STEP_SUMMARY"], "a", encoding="utf-8") as stream:
-            stream.write(ruling.summary(made))
-    if made.passed and options.good:
+            stream.write(ruling.summary(judged))
+    if judged.passed and options.good:
         print(f"last good night: {results.night} ({selection.mark_good(results.folder, results.night)})")
-    return int(not made.passed)
+    return int(not judged.passed)
 
 
 def read(text: str, scorer: Callable[[], "Scorer"]) -> "Results":

@@ -51,4 +51,4 @@ def _answers(lacking: list[tuple[Path, Row]], scorer: Scorer, answered: set[tupl
 def _beside(tokens: Row, answer: Answer) -> Row:
     """An answer as a row of the same cell, run and time."""
     origin = Origin(command=tokens.command, run=tokens.run, time=tokens.time, box=tokens.box)
-    return Row.of(answer.answer if isinstance(answer, Row) else answer, tokens.identity, origin)
+    return Row.of(answer, tokens.identity, origin)

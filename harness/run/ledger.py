@@ -130,9 +130,8 @@ class Ledger:
         return row
 
     def _row(self, subject: Subject, answer: Answer, attempt: int) -> Row:
-        plain = answer.answer if isinstance(answer, Row) else answer
         origin = Origin(subject.command(answer.check), attempt)
-        return expectations.apply(Row.of(plain, subject.identity, origin), subject.expected)
+        return expectations.apply(Row.of(answer, subject.identity, origin), subject.expected)
 
     def settle(self, subject: Subject, check: str) -> None:
         """Let the newest row of a check be its answer, and wake whoever waits for it."""
