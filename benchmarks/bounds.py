@@ -28,7 +28,8 @@ from harness.core.selectors import parse  # noqa: E402
 from harness.core.verdict import FORCED as CHECKS  # noqa: E402
 from harness.judge import bounds  # noqa: E402
 from harness.judge.golden import Golden  # noqa: E402
-from harness.run.process import Limits, Worker  # noqa: E402
+from harness.run.process import Limits  # noqa: E402
+from harness.run.worker import Worker  # noqa: E402
 from reports.folders import read_all  # noqa: E402
 from tests.helpers import judge  # noqa: E402
 from tests.mutant import Mutant  # noqa: E402

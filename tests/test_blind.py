@@ -8,6 +8,8 @@ from harness.core.verdict import NUMERIC
 from tests import helpers
 from tests.saboteurs.blind import BLIND, Blind, Saboteur
 
+pytestmark = pytest.mark.slow
+
 MISSED = {
     "dropped-sync-late": "no program is run 1,000 times",
     "racing": "a gap of 2e-5 in one run of fifty is under the bound of 3.8e-5; repeated runs need not be equal",

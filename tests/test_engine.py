@@ -17,7 +17,8 @@ from harness.run.engine import Engine
 from harness.run.expectations import Expectation
 from harness.run.ledger import Ledger
 from harness.run.plan import Lane, Task
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Worker
 
 
 class IdleWorker(Worker):

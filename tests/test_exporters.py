@@ -15,7 +15,8 @@ from harness.core.cell import Cell
 from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
 from harness.run.exporters import Survey, version
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Worker
 from reports.folders import read_all
 from tests import helpers
 from tests.models import make_model

@@ -13,8 +13,9 @@ from harness.core.rows import Identity, Origin, Row
 from harness.core.selectors import parse
 from harness.golden.record import record
 from harness.run.outcome import elements
-from harness.run.process import Found, Limits, Worker
+from harness.run.process import Limits
 from harness.run.targets import Target
+from harness.run.worker import Found, Worker
 from reports import matrix, matrix_page
 from tests import environments, faked, helpers
 

@@ -10,7 +10,7 @@ from backends import contract, staged
 from conform.commands import backends as here
 from harness.core import verdict
 from harness.replay import node
-from harness.run.process import Found
+from harness.run.worker import Found
 from tests import compilers, helpers
 from tests.saboteurs import frame
 

@@ -10,7 +10,8 @@ import pytest
 from harness.core import selectors, verdict
 from harness.core.rows import Row
 from harness.core.verdict import NUMERIC
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Worker
 from tests import helpers
 
 STRUCK, HONEST = "torchscript/unified/fp32/op17", "torchscript/unified/fp32/op16"

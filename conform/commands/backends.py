@@ -8,7 +8,8 @@ from harness.core import selectors
 from harness.core.errors import UserError
 from harness.run import envs
 from harness.run.launch import EMBEDDED
-from harness.run.process import Found, Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Found, Worker
 
 HELP = "say for each backend whether it is here, version, device, how deep it goes, what it lacks"
 EXAMPLE = "conform backends"

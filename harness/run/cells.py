@@ -14,9 +14,9 @@ from harness.run import expectations, preflight
 from harness.run.launch import EMBEDDED, Options
 from harness.run.ledger import Ledger
 from harness.run.plan import Task, not_run
-from harness.run.process import Worker
 from harness.run.targets import Target
 from harness.run.text import Scorer, complete
+from harness.run.worker import Worker
 
 NO_RETRY = ("XPASS", "UNVERIFIED")
 """Failing statuses that a second attempt cannot change."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from harness.run.launch import cores, shares
 from harness.run.ledger import Ledger
 from harness.run.plan import Lane, Task
-from harness.run.process import Worker
+from harness.run.worker import Worker
 
 
 class Engine:

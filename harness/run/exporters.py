@@ -21,7 +21,8 @@ from harness.run.engine import Engine
 from harness.run.launch import cores, shares
 from harness.run.ledger import Ledger
 from harness.run.plan import Lane, Task
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Worker
 
 WORKER = "harness.golden.exporters"
 VARIANTS = {

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.core.graph import Selection
 from harness.core.selectors import ROOT, Selector, parse
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
+from harness.run.worker import Worker
 
 # numpy's OpenBLAS threads spin for some 30 ms when they are made, on the core that another process imports on.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")

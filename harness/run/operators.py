@@ -27,8 +27,9 @@ from harness.run.launch import EMBEDDED, shares
 from harness.run.ledger import Ledger
 from harness.run.node_tests import Collection, NodeTest, nodes
 from harness.run.plan import Lane, Task
-from harness.run.process import Limits, Worker
+from harness.run.process import Limits
 from harness.run.targets import Refusal, Target, meet
+from harness.run.worker import Worker
 
 EXPORTER = "operator"
 """Stands for the exporter in the cell of an operator; the operator's name stands for the layout."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.core.rows import Answer
 from harness.run.ledger import Ledger, Subject
-from harness.run.process import Worker
+from harness.run.worker import Worker
 
 
 class Task(Subject):

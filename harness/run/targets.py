@@ -12,7 +12,7 @@ from harness.core.rows import Answer
 from harness.run import envs
 from harness.run.launch import cores
 from harness.run.ledger import Subject
-from harness.run.process import Found, Worker
+from harness.run.worker import Found, Worker
 
 
 @dataclass
