@@ -81,8 +81,19 @@ def run(command: list[str]) -> tuple[float, str]:
 
 
 def commands(options: argparse.Namespace, bundle: Path, results: Path, checks: str) -> tuple[list[str], list[str]]:
-    harness = [options.python, "-m", "pytest", "-q", "--backend=ort", f"--bundle={bundle}", f"--opset={options.opset}",
-               "--layout=unified", f"--results={results}", "-k", checks]  # fmt: skip
+    harness = [
+        options.python,
+        "-m",
+        "pytest",
+        "-q",
+        "--backend=ort",
+        f"--bundle={bundle}",
+        f"--opset={options.opset}",
+        "--layout=unified",
+        f"--results={results}",
+        "-k",
+        checks,
+    ]
     return harness, [options.python, str(ROOT / "benchmarks" / "bare_ort.py"), str(bundle)]
 
 
@@ -152,8 +163,11 @@ def comparison(bundle: Path) -> None:
 
 
 def rows(results: Path) -> list[dict]:
-    return [json.loads(line) for path in sorted(results.glob("*.jsonl"), key=os.path.getmtime)
-            for line in path.read_text(encoding="utf-8").splitlines()]  # fmt: skip
+    return [
+        json.loads(line)
+        for path in sorted(results.glob("*.jsonl"), key=os.path.getmtime)
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 if __name__ == "__main__":

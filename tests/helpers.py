@@ -67,9 +67,14 @@ def fixed(part: Part, folder: Path, **sizes: int) -> Part:
 def run(*command: str, cwd: Path = ROOT, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process of its own, output captured."""
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", *command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def conformance(results: Path, *options: str, **kwargs: str) -> subprocess.CompletedProcess[str]:

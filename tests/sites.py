@@ -64,11 +64,30 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(folder, "2026-03-02", "lab", [*honest, row(opset=12)])
     put(folder, "2026-03-03", "lab", honest)
     put(folder, "2026-03-04", "lab", broken)
-    put(folder, "2026-03-04", EVIL, [row(
-        "FAIL", backend=EVIL, cell=f"{EVIL}@1/../../x/op17", version=EVIL, message=EVIL, sentence=EVIL, tensor=EVIL,
-        blame=EVIL, knob=EVIL, command=EVIL, device=EVIL, metric=EVIL, bundle=EVIL, step=1,
-        detail={"misses": [EVIL], "said": EVIL, "knobs": [EVIL], "evidence": {"knob": EVIL}},
-    )])  # fmt: skip
+    put(
+        folder,
+        "2026-03-04",
+        EVIL,
+        [
+            row(
+                "FAIL",
+                backend=EVIL,
+                cell=f"{EVIL}@1/../../x/op17",
+                version=EVIL,
+                message=EVIL,
+                sentence=EVIL,
+                tensor=EVIL,
+                blame=EVIL,
+                knob=EVIL,
+                command=EVIL,
+                device=EVIL,
+                metric=EVIL,
+                bundle=EVIL,
+                step=1,
+                detail={"misses": [EVIL], "said": EVIL, "knobs": [EVIL], "evidence": {"knob": EVIL}},
+            )
+        ],
+    )
     return folder
 
 

@@ -20,9 +20,7 @@ FOLDERS = ("harness/replay", "harness/judge", "backends")
 LEAST, MOST = 12, 17
 TAKES = 15
 """The newest opset that this runtime takes."""
-LAYOUTS = {
-    **dict.fromkeys(("split", "unified", "static"), range(LEAST, MOST + 1)), "static-scatter": (13, 16)
-}  # fmt: skip
+LAYOUTS = {**dict.fromkeys(("split", "unified", "static"), range(LEAST, MOST + 1)), "static-scatter": (13, 16)}
 """Opsets of the embedded bundle's graphs among those."""
 CELLS = [(layout, opset) for layout, opsets in LAYOUTS.items() for opset in opsets]
 
@@ -74,17 +72,30 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_box(python: Path, box: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     """Run on the box: its folder, its interpreter, no variable of ours but the locale's."""
     return subprocess.run(
-        [str(python), *command], cwd=box, capture_output=True, text=True, timeout=300,
+        [str(python), *command],
+        cwd=box,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "LANG": os.environ.get("LANG", "C.UTF-8"), "PYTHONUTF8": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
 def replayed(environment: Path, box: Path) -> "subprocess.CompletedProcess[str]":
     return on_box(
-        environment, box, "-m", "harness.replay", "carried.bundle", "--backend", "ort", "--opset", f"{LEAST}-{MOST}",
-        "--results", "results",
-    )  # fmt: skip
+        environment,
+        box,
+        "-m",
+        "harness.replay",
+        "carried.bundle",
+        "--backend",
+        "ort",
+        "--opset",
+        f"{LEAST}-{MOST}",
+        "--results",
+        "results",
+    )
 
 
 def test_the_environment_is_bare(environment: Path, box: Path) -> None:
@@ -189,16 +200,24 @@ def test_the_old_box_says_what_is_wrong(environment: Path, box: Path) -> None:
 
 def test_pytest_here_runs_the_old_runtime_there(environment: Path, tmp_path: Path) -> None:
     done = helpers.conformance(
-        tmp_path, f"--backend=ort@{RUNTIME}", f"--backend-python={environment}", "--opset=15-16", "--layout=unified",
-        "-k", "logits or text",
-    )  # fmt: skip
+        tmp_path,
+        f"--backend=ort@{RUNTIME}",
+        f"--backend-python={environment}",
+        "--opset=15-16",
+        "--layout=unified",
+        "-k",
+        "logits or text",
+    )
     assert done.returncode == 0, done.stdout
     found = {
         (row["opset"], row["check"]): row["status"] for row in helpers.rows_in(tmp_path) if row["check"] != "tokens"
     }
     assert found == {
-        (15, "logits"): "PASS", (15, "text"): "PASS", (16, "logits"): "UNSUPPORTED", (16, "text"): "UNSUPPORTED",
-    }  # fmt: skip
+        (15, "logits"): "PASS",
+        (15, "text"): "PASS",
+        (16, "logits"): "UNSUPPORTED",
+        (16, "text"): "UNSUPPORTED",
+    }
     rows = helpers.rows_in(tmp_path)
     assert {row["version"] for row in rows} == {RUNTIME}
     assert str(environment) in rows[0]["command"]

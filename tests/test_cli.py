@@ -50,19 +50,39 @@ def test_pytest_help_has_the_options_and_an_example() -> None:
     done = helpers.run("pytest", "--help")
     assert done.returncode == 0
     assert "example: pytest --backend=" in " ".join(done.stdout.split())
-    for option in ("backend", "bundle", "opset", "layout", "precision", "backend-python", "cell-timeout", "memory-limit",
-                   "results", "resume", "reuse", "allow-absent", "exporter"):  # fmt: skip
+    for option in (
+        "backend",
+        "bundle",
+        "opset",
+        "layout",
+        "precision",
+        "backend-python",
+        "cell-timeout",
+        "memory-limit",
+        "results",
+        "resume",
+        "reuse",
+        "allow-absent",
+        "exporter",
+    ):
         assert f"--{option}" in done.stdout
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("no-such-command",), ("matrix",), ("matrix", "x", "--format", "pdf"), ("record", "model"),
-     ("record", "m", "--corpus", "c", "--out", "o", "--opset", "many"), ("explain",),
-     ("record", "m", "--corpus", "c", "--out", "o", "--max-steps", "0"),
-     ("record", "m", "--corpus", "c", "--out", "o", "--traced-steps", "-1")],
+    [
+        (),
+        ("no-such-command",),
+        ("matrix",),
+        ("matrix", "x", "--format", "pdf"),
+        ("record", "model"),
+        ("record", "m", "--corpus", "c", "--out", "o", "--opset", "many"),
+        ("explain",),
+        ("record", "m", "--corpus", "c", "--out", "o", "--max-steps", "0"),
+        ("record", "m", "--corpus", "c", "--out", "o", "--traced-steps", "-1"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_wrong_command_line_exits_2(arguments: tuple[str, ...]) -> None:
     done = conform(*arguments)
     assert done.returncode == 2

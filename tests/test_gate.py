@@ -45,10 +45,14 @@ def test_what_fails_fails_and_has_no_waiver(tmp_path: Path, status: str) -> None
         ("missing", lambda: [one for one in nights.cell() if one.check != "text"], "no text row"),
         ("unverified", lambda: changed("placement", status="UNVERIFIED", message="why"), "placement UNVERIFIED: why"),
         ("refused", lambda: changed("logits", status="UNSUPPORTED", message="opset"), "logits UNSUPPORTED: opset"),
-        ("expected", lambda: changed("logits", status="XFAIL", reason="a fault"), "logits FAIL, expected: a fault (a link)"),
+        (
+            "expected",
+            lambda: changed("logits", status="XFAIL", reason="a fault"),
+            "logits FAIL, expected: a fault (a link)",
+        ),
         ("uncompared", lambda: changed("kv_values", compared=0), "kv_values compared nothing"),
     ],
-)  # fmt: skip
+)
 def test_what_only_a_waiver_lets_pass(tmp_path: Path, what: str, rows_of: Callable[[], list[Row]], said: str) -> None:
     (tmp_path / "pass").mkdir()
     alone = judged(tmp_path, REQUIRE, *rows_of())
@@ -74,8 +78,9 @@ def test_a_waiver_holds_for_its_checks_and_boxes_only(tmp_path: Path) -> None:
     bad = changed("logits", status="XFAIL", reason="a fault")
     for more in ('checks = ["tokens"]', 'boxes = ["other"]'):
         assert {what for what, _ in reasons(judged(tmp_path, REQUIRE + waive("expected", more=more), *bad))} == {
-            "expected", "waiver",
-        }  # fmt: skip
+            "expected",
+            "waiver",
+        }
     assert (
         reasons(judged(tmp_path, REQUIRE + waive("expected", more='checks = ["logits"]\nboxes = ["la*"]'), *bad)) == []
     )
@@ -104,8 +109,13 @@ def test_nothing_compared_is_no_pass_even_if_all_of_it_is_waived(tmp_path: Path)
 
 
 def test_what_was_only_built_was_not_compared(tmp_path: Path) -> None:
-    not_run = [nights.row("artifact"), *(nights.row(check, "ABSENT", stage="build", kind="built", message="built in 2 s")
-                                         for check in verdict.CHECKS[1:])]  # fmt: skip
+    not_run = [
+        nights.row("artifact"),
+        *(
+            nights.row(check, "ABSENT", stage="build", kind="built", message="built in 2 s")
+            for check in verdict.CHECKS[1:]
+        ),
+    ]
     made = judged(tmp_path, REQUIRE, *not_run)
     assert ("uncompared", "encoder ABSENT: built in 2 s") in reasons(made)
     assert ("compared", "0 elements compared, 1 are required") in reasons(made)
@@ -128,8 +138,11 @@ def test_each_member_of_a_promise_must_be_there(tmp_path: Path) -> None:
     made = judged(tmp_path, text, *there)
     absent = {(case.cell.split("/", 3)[3], case.box) for case in made.cells if case.open}
     assert absent == {
-        ("split/fp32/op16", "lab"), ("split/fp32/op17", "lab"), ("split/fp32/op16", "jet*"), ("unified/fp32/op16", "jet*"),
-    }  # fmt: skip
+        ("split/fp32/op16", "lab"),
+        ("split/fp32/op17", "lab"),
+        ("split/fp32/op16", "jet*"),
+        ("unified/fp32/op16", "jet*"),
+    }
     assert ("missing", "no such cell on lab") in reasons(made)
 
 
@@ -184,9 +197,13 @@ def test_rows_of_the_future_are_not_fresh(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fields, what",
-    [({"stage": "build"}, "failed"), ({"value": math.nan}, "failed"), ({"compared": 0}, "uncompared"),
-     ({"compared": -5}, "uncompared")],
-)  # fmt: skip
+    [
+        ({"stage": "build"}, "failed"),
+        ({"value": math.nan}, "failed"),
+        ({"compared": 0}, "uncompared"),
+        ({"compared": -5}, "uncompared"),
+    ],
+)
 def test_a_pass_that_is_none_fails(tmp_path: Path, fields: dict[str, Any], what: str) -> None:
     """Built is not ran, and a value that is no number was not held against anything."""
     assert [word for word, _ in reasons(judged(tmp_path, REQUIRE, *changed("logits", **fields)))] == [what]

@@ -47,9 +47,7 @@ def test_flips_count_ties_too(tmp_path: Path) -> None:
     assert (what, said) == ("flips", "0.03 of the sentences leave the golden's tokens, budget 0.02 in fp32")
 
 
-@pytest.mark.parametrize(
-    "budget, check", [("logits", "logits"), ("flips", "tokens"), ("text", "tokens")]
-)  # fmt: skip
+@pytest.mark.parametrize("budget, check", [("logits", "logits"), ("flips", "tokens"), ("text", "tokens")])
 def test_a_budget_of_what_has_no_row_is_not_kept(tmp_path: Path, budget: str, check: str) -> None:
     words = "loss = { fp32 = 0.2 }" if budget == "text" else "fp32 = 0.9"
     text = f'{REQUIRE}checks = ["encoder"]\n[{budget}]\n{words}\n'
@@ -60,9 +58,15 @@ def test_a_budget_of_what_has_no_row_is_not_kept(tmp_path: Path, budget: str, ch
 
 
 def test_a_waived_failure_still_has_its_budgets(tmp_path: Path) -> None:
-    bad = changed("tokens", status="XFAIL", reason="a fault", detail={
-        "rows": {"MATCH": 90, "TIE": 0, "DIVERGED": 10}, "expected": {"seen": "FAIL", "reason": "a fault", "link": "l"}
-    })  # fmt: skip
+    bad = changed(
+        "tokens",
+        status="XFAIL",
+        reason="a fault",
+        detail={
+            "rows": {"MATCH": 90, "TIE": 0, "DIVERGED": 10},
+            "expected": {"seen": "FAIL", "reason": "a fault", "link": "l"},
+        },
+    )
     text = REQUIRE + waive("expected") + "[flips]\nfp32 = {}\n"
     assert reasons(judged(tmp_path, text.format(0.1), *bad)) == []
     assert [what for what, _ in reasons(judged(tmp_path, text.format(0.05), *bad))] == ["flips"]
@@ -107,8 +111,9 @@ def test_costs_against_the_same_bundle(tmp_path: Path) -> None:
     dear = [replace(row, bundle="big@b") for row in costly([100.0] * 4)]
     found = reasons(judged(tmp_path, COST, *costly([5.0] * 4), baseline=[*costly([1.0] * 4), *dear]))
     assert [said.partition(",")[0] for what, said in found if what == "cost"] == [
-        "step_p50_seconds on lab: 5 times the baseline's", "tokens_per_second on lab: 5 times the baseline's"
-    ]  # fmt: skip
+        "step_p50_seconds on lab: 5 times the baseline's",
+        "tokens_per_second on lab: 5 times the baseline's",
+    ]
 
 
 @pytest.mark.parametrize("figure", [None, math.nan, 0.0, "left out"])

@@ -16,24 +16,38 @@ from reports import matrix, matrix_page
 from tests.tables import absent, entry, expected, lines_of, row
 
 WIDE = [
-    row("FAIL" if (opset, layout) in ((12, "split"), (13, "static")) else "PASS",
-        backend=backend, version=version, layout=layout, opset=opset,
-        message="logits at step 15: [3] is 4.25, PyTorch has 17.125, which is as far apart as two sentences of Chinese 阀门")
+    row(
+        "FAIL" if (opset, layout) in ((12, "split"), (13, "static")) else "PASS",
+        backend=backend,
+        version=version,
+        layout=layout,
+        opset=opset,
+        message="logits at step 15: [3] is 4.25, PyTorch has 17.125, which is as far apart as two sentences of Chinese 阀门",
+    )
     for backend, version in (
-        ("ort", "1.32.0"), ("ort", "1.10.0"), ("openvino", "2026.4.1"), ("openvino", "2024.6.0"), ("reference", "1.23.2"),
+        ("ort", "1.32.0"),
+        ("ort", "1.10.0"),
+        ("openvino", "2026.4.1"),
+        ("openvino", "2024.6.0"),
+        ("reference", "1.23.2"),
         ("my_package.adapters.accelerator:Backend", "0.0.1.dev20260101"),
     )
     for layout in ("split", "static", "unified")
     for opset in range(9, 24)
-]  # fmt: skip
+]
 
 
 def test_every_line_fits_a_terminal() -> None:
     said = lines_of(
-        *WIDE, *(row(status, opset=opset, message="m" * 60 + " " + "n" * 60, kind="operator")
-                 for opset, status in enumerate(verdict.SEVERITY, 24) if status != "ABSENT"),
-        absent("tensorrt"), expected(opset=40),
-    )  # fmt: skip
+        *WIDE,
+        *(
+            row(status, opset=opset, message="m" * 60 + " " + "n" * 60, kind="operator")
+            for opset, status in enumerate(verdict.SEVERITY, 24)
+            if status != "ABSENT"
+        ),
+        absent("tensorrt"),
+        expected(opset=40),
+    )
     for line in said:
         assert wcswidth(line) <= 80, line
     text = "\n".join(said)
@@ -195,8 +209,10 @@ def test_a_graph_that_only_needs_another_stamp_says_so() -> None:
 
 def test_the_line_below_says_how_far_one_can_go_and_what_a_step_up_loses() -> None:
     def passing(version: str, *opsets: int, layout: str = "unified") -> list[Row]:
-        return [row("PASS" if opset in opsets else "FAIL", version=version, layout=layout, opset=opset, message="bad")
-                for opset in (13, 14, 15, 16)]  # fmt: skip
+        return [
+            row("PASS" if opset in opsets else "FAIL", version=version, layout=layout, opset=opset, message="bad")
+            for opset in (13, 14, 15, 16)
+        ]
 
     rows = passing("1.8.1", 13, 14) + passing("1.10.0", 13, 14, 15) + passing("1.32.0", 13, 14, 15, 16)
     (line,) = matrix.newest_common(matrix.build([*rows, *passing("1.4.0")]))

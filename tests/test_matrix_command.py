@@ -29,8 +29,10 @@ def test_boxes_are_merged(tmp_path: Path) -> None:
     done = conform(tmp_path / "one.jsonl", tmp_path / "two.jsonl", "--format", "csv")
     assert done.returncode == 0, done.stderr
     assert {(one["backend"], one["opset"]): one["status"] for one in csv.DictReader(io.StringIO(done.stdout))} == {
-        ("ort", "9"): "PASS", ("ort", "17"): "PASS", ("openvino", "17"): "CRASH",
-    }  # fmt: skip
+        ("ort", "9"): "PASS",
+        ("ort", "17"): "PASS",
+        ("openvino", "17"): "CRASH",
+    }
     assert conform(tmp_path).stdout == conform(tmp_path / "two.jsonl", tmp_path / "one.jsonl").stdout
 
 

@@ -63,16 +63,25 @@ class Lab:
         (root / "policy.toml").write_text(POLICY)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_"))},
-            "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(self.checkout), "OPSETS": "17",
-            "STORE": str(self.store), "SITE": str(self.site), "POLICY": str(root / "policy.toml"),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(self.checkout),
+            "OPSETS": "17",
+            "STORE": str(self.store),
+            "SITE": str(self.site),
+            "POLICY": str(root / "policy.toml"),
             "PYTEST_ADDOPTS": "--layout=unified -p no:cacheprovider",
-        }  # fmt: skip
+        }
 
     def bash(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-e", "-c", command], cwd=self.checkout, capture_output=True, text=True, timeout=600,
-            env={**self.environment, **environment}, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["bash", "-e", "-c", command],
+            cwd=self.checkout,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+        )
 
     def run(self, box: str, command: str, backend: str = "ort") -> None:
         """A box's night. A known-bad backend goes by the name of the honest one whose bad night it plays."""
@@ -108,9 +117,13 @@ class Lab:
         read = {name: path.read_text(encoding="utf-8") if path.exists() else "" for name, path in pages.items()}
         good = self.store / "last-good"
         return Night(
-            done.returncode, done.stdout + done.stderr, json.loads(read["diff.json"] or "{}"), read["diff.md"],
-            read["gate.xml"], good.read_text().strip() if good.exists() else "",
-        )  # fmt: skip
+            done.returncode,
+            done.stdout + done.stderr,
+            json.loads(read["diff.json"] or "{}"),
+            read["diff.md"],
+            read["gate.xml"],
+            good.read_text().strip() if good.exists() else "",
+        )
 
 
 def _before(day: str) -> str:
@@ -219,8 +232,9 @@ def test_finished_nights_are_compacted_on_the_way(three: list[Night]) -> None:
     assert "->" not in three[0].said
     assert f"{_before(today())}: 20 rows of 2 runs -> " in three[1].said
     assert [line.partition(":")[0] for line in three[2].said.splitlines() if " -> " in line and "rows of" in line] == [
-        _before(_before(today())), _before(today()),
-    ]  # fmt: skip
+        _before(_before(today())),
+        _before(today()),
+    ]
 
 
 def test_a_bad_store_stops_the_morning(tmp_path: Path) -> None:

@@ -50,9 +50,14 @@ def of(version: str, status: str, day: str) -> Row:
 
 def test_since_looks_at_one_version_and_bundle(tmp_path: Path) -> None:
     found = past(
-        tmp_path, of("1.0", "PASS", "01"), of("2.0", "FAIL", "01"), of("2.0", "PASS", "02"), of("2.0", "FAIL", "03"),
-        of("2.0", "FAIL", "05"), of("10.0", "PASS", "05"),
-    )  # fmt: skip
+        tmp_path,
+        of("1.0", "PASS", "01"),
+        of("2.0", "FAIL", "01"),
+        of("2.0", "PASS", "02"),
+        of("2.0", "FAIL", "03"),
+        of("2.0", "FAIL", "05"),
+        of("10.0", "PASS", "05"),
+    )
     line = found.line(of("2.0", "FAIL", "05"))
     own = {track.version: track for track in line}
     assert own["2.0"].since.night == "2026-01-03"
@@ -62,8 +67,10 @@ def test_since_looks_at_one_version_and_bundle(tmp_path: Path) -> None:
     assert pairs == [("1.0", "2.0"), ("2.0", "10.0")]
     assert nights.before(line, "2026-01-03").night == "2026-01-02"
     assert nights.before(line, "2026-01-01") is None
-    shown = {version: "".join(one.symbol if one else "·" for one in answers)
-             for version, answers in nights.strip(line, 3).items()}  # fmt: skip
+    shown = {
+        version: "".join(one.symbol if one else "·" for one in answers)
+        for version, answers in nights.strip(line, 3).items()
+    }
     assert shown == {"10.0": "◐··", "2.0": "❌❌◐"}, "the newest first, and what did not run then is left out"
 
 
@@ -122,22 +129,46 @@ def test_all_cells_at_once_are_called_what_each_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "others", "called", "word"),
-    [("PASS", ["PASS"], "PASS", "PASS"), ("PASS", ["PASS"], "PARTIAL", "PARTIAL"),
-     ("FAIL", ["XFAIL", "PASS"], "FAIL", "XFAIL"),
-     ("FAIL", ["XFAIL", "FAIL"], "FAIL", "FAIL"), ("PASS", ["XPASS", "PASS"], "PASS", "XPASS"),
-     ("FAIL", ["XPASS", "XFAIL"], "FAIL", "XPASS"), ("UNSUPPORTED", ["UNSUPPORTED"], "UNSUPPORTED", "UNSUPPORTED"),
-     ("ABSENT", ["ABSENT", "PASS"], "BUILT", "BUILT"), ("PASS", ["PASS"], "SIMULATED", "SIMULATED")],
-)  # fmt: skip
+    [
+        ("PASS", ["PASS"], "PASS", "PASS"),
+        ("PASS", ["PASS"], "PARTIAL", "PARTIAL"),
+        ("FAIL", ["XFAIL", "PASS"], "FAIL", "XFAIL"),
+        ("FAIL", ["XFAIL", "FAIL"], "FAIL", "FAIL"),
+        ("PASS", ["XPASS", "PASS"], "PASS", "XPASS"),
+        ("FAIL", ["XPASS", "XFAIL"], "FAIL", "XPASS"),
+        ("UNSUPPORTED", ["UNSUPPORTED"], "UNSUPPORTED", "UNSUPPORTED"),
+        ("ABSENT", ["ABSENT", "PASS"], "BUILT", "BUILT"),
+        ("PASS", ["PASS"], "SIMULATED", "SIMULATED"),
+    ],
+)
 def test_words_of_cells(status: str, others: list[str], called: str, word: str) -> None:
     assert nights.word_of(status, others, called) == word
 
 
 def test_built_and_simulated_have_words_of_their_own(tmp_path: Path) -> None:
-    stages = [{"part": "step", "stage": "build", "seconds": 1.5, "bytes": 5 << 20, "artifact": "/engines/<x>/engine",
-               "log": ["layer <7>"]}]  # fmt: skip
+    stages = [
+        {
+            "part": "step",
+            "stage": "build",
+            "seconds": 1.5,
+            "bytes": 5 << 20,
+            "artifact": "/engines/<x>/engine",
+            "log": ["layer <7>"],
+        }
+    ]
     built = [row(check="artifact", backend="toy")]
-    built += [row("ABSENT", check, "toy", stage="build", kind="built", message="built in 1.5 s; not run: no board",
-                  detail={"stages": stages} if check == "encoder" else {}) for check in verdict.CHECKS[1:]]  # fmt: skip
+    built += [
+        row(
+            "ABSENT",
+            check,
+            "toy",
+            stage="build",
+            kind="built",
+            message="built in 1.5 s; not run: no board",
+            detail={"stages": stages} if check == "encoder" else {},
+        )
+        for check in verdict.CHECKS[1:]
+    ]
     cell = "sim@1.32.0/simulator-npu/torchscript/unified/fp32/op17"
     simulated = [row("PASS", check, "sim", device="simulator-npu", cell=cell) for check in verdict.CHECKS]
     put(tmp_path, "2026-03-04", "lab", [*built, *simulated])

@@ -303,9 +303,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a header cut": (_header, "damaged"),
     "a tensor of another rank": (_flat, "step.2.logits"),
     "a name that leaves": (_note(lambda note: note["files"].update({"../x.safetensors": 1})), "do not trust it"),
-    "ways without steps": (_note(lambda note: note["ways"].append({"name": "x", "rows": [0], "steps": 2, "as_base": []})),
-                           "damaged"),
-}  # fmt: skip
+    "ways without steps": (
+        _note(lambda note: note["ways"].append({"name": "x", "rows": [0], "steps": 2, "as_base": []})),
+        "damaged",
+    ),
+}
 
 
 @pytest.mark.parametrize("damage, words", DAMAGES.values(), ids=list(DAMAGES))

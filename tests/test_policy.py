@@ -40,7 +40,7 @@ real = gating.real
         (REQUIRE + waive("expected", '"soon"'), "expires is 'soon'; write a day without quotes"),
         (REQUIRE + waive("expected").replace("known", " "), "reason is empty"),
         (REQUIRE + waive("expected").replace('reason = "known"\n', ""), "waive 1: lacks reason"),
-        (REQUIRE + '[text]\nloss = 3', "text loss: is no table of numbers"),
+        (REQUIRE + "[text]\nloss = 3", "text loss: is no table of numbers"),
         (REQUIRE + '[text]\nloss = { fp32 = 1 }\nmethod = "bootstrp"', "did you mean 'bootstrap'?"),
         (REQUIRE + "[text]\nloss = { fp32 = 1 }\nsamples = 3", "samples is 3; give a whole number of 100 or more"),
         (REQUIRE + "[text]\nloss = { fp32 = 1 }\nconfidence = 95", "confidence is 95; give a number between 0 and 1"),
@@ -49,7 +49,7 @@ real = gating.real
         ("[[require", "not a policy in TOML"),
         (REQUIRE + "[cost]\nfile_bytes = 1.1", "has budgets of cost; give what they are measured by with --baseline"),
     ],
-)  # fmt: skip
+)
 def test_a_policy_that_is_not_understood_is_one_line_and_exit_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
@@ -86,9 +86,13 @@ def test_bad_input_is_one_line_and_exit_2(
 
 @pytest.mark.parametrize(
     "pattern, members",
-    [("a[1-3]b", ["a1b", "a2b", "a3b"]), ("{x,yz}/op{9..11}", ["x/op9", "x/op10", "x/op11", "yz/op9", "yz/op10", "yz/op11"]),
-     ("*?[!a]", ["*?[!a]"]), ("op1[02-4]", ["op10", "op12", "op13", "op14"])],
-)  # fmt: skip
+    [
+        ("a[1-3]b", ["a1b", "a2b", "a3b"]),
+        ("{x,yz}/op{9..11}", ["x/op9", "x/op10", "x/op11", "yz/op9", "yz/op10", "yz/op11"]),
+        ("*?[!a]", ["*?[!a]"]),
+        ("op1[02-4]", ["op10", "op12", "op13", "op14"]),
+    ],
+)
 def test_promises_are_expanded(pattern: str, members: list[str]) -> None:
     assert policy.expand(pattern) == members
 
@@ -163,8 +167,11 @@ def test_pages_for_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert step.read_text() == "before\n" + page.read_text()
     (suite,) = ElementTree.parse(junit).getroot()
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "2", "failures": "1", "errors": "0", "skipped": "1",
-    }  # fmt: skip
+        "tests": "2",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+    }
     names = {test.attrib["name"]: test for test in suite}
     failed = names[bad[0].cell].find("failure")
     assert failed is not None

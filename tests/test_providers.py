@@ -15,7 +15,7 @@ from harness.golden.record import record
 from harness.run.outcome import elements
 from harness.run.process import Limits
 from harness.run.targets import Target
-from harness.run.worker import Found, Worker
+from harness.run.worker import Presence, Worker
 from reports import matrix, matrix_page
 from tests import environments, faked, helpers
 
@@ -221,7 +221,7 @@ def test_rows_of_a_fake_enter_no_matrix() -> None:
 def test_a_run_of_a_fake_compared_nothing() -> None:
     for version, compared in (("8.5.3", 7), ("8.5.3-fake", 0)):
         selector = parse("tensorrt")
-        found = Found(Probe(version, "orin", "fp32"))
+        found = Presence(Probe(version, "orin", "fp32"))
         target = Target(selector, Worker(str(helpers.EMBEDDED), selector, Limits()), found)
         row = Row("logits", "PASS", compared=7, backend="tensorrt", version=version)
         assert elements([row], target) == compared

@@ -50,11 +50,19 @@ def test_every_row_of_a_real_run_is_valid(real: list[dict[str, Any]], valid: Any
 @pytest.mark.parametrize(
     "change",
     [
-        {"status": "GREEN"}, {"stage": "later"}, {"check": "vibes"}, {"schema": 2}, {"extra": 1}, {"value": "big"},
-        {"compared": 1.5}, {"step": "3"}, {"detail": None}, {"cell": None},
+        {"status": "GREEN"},
+        {"stage": "later"},
+        {"check": "vibes"},
+        {"schema": 2},
+        {"extra": 1},
+        {"value": "big"},
+        {"compared": 1.5},
+        {"step": "3"},
+        {"detail": None},
+        {"cell": None},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_schema_refuses_what_is_no_row(real: list[dict[str, Any]], change: dict[str, Any]) -> None:
     checker = jsonschema.Draft202012Validator(schema.build())
     assert not checker.is_valid({**real[0], **change})
@@ -121,12 +129,25 @@ def test_words_in_another_encoding_are_written_and_read_escaped(tmp_path: Path, 
 @pytest.mark.parametrize(
     "wrong",
     [
-        "{", "[1]", "17", '"text"', line(schema=0), line(extra=1), line(value="big"), line(status="GREEN"),
-        line(check="vibes"), line(stage="later"), line(compared="many"), line(detail=[]), line(time=None),
-        line(time=""), line(time="yesterday"),
-        line(status="XFAIL"), line(opset="seventeen"),
+        "{",
+        "[1]",
+        "17",
+        '"text"',
+        line(schema=0),
+        line(extra=1),
+        line(value="big"),
+        line(status="GREEN"),
+        line(check="vibes"),
+        line(stage="later"),
+        line(compared="many"),
+        line(detail=[]),
+        line(time=None),
+        line(time=""),
+        line(time="yesterday"),
+        line(status="XFAIL"),
+        line(opset="seventeen"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_line_is_named(file: Path, wrong: str) -> None:
     file.write_text("\n".join([line(), wrong, line()]) + "\n", encoding="utf-8")
     with pytest.raises(UserError) as caught:

@@ -132,10 +132,17 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     (folder / "broken_adapter.py").write_text("class Backend(:\n", encoding="utf-8")
     low, high = process.OPSETS
     done = helpers.conformance(
-        folder / "results", f"--backend={','.join(trial.selector for trial in process.TRIALS)}",
-        f"--bundle={brief().bundle.path}", f"--opset={low}-{high}", "--layout=unified", "-k", "logits",
-        "--cell-timeout=10", "--memory-limit=0.8", PYTHONPATH=str(folder),
-    )  # fmt: skip
+        folder / "results",
+        f"--backend={','.join(trial.selector for trial in process.TRIALS)}",
+        f"--bundle={brief().bundle.path}",
+        f"--opset={low}-{high}",
+        "--layout=unified",
+        "-k",
+        "logits",
+        "--cell-timeout=10",
+        "--memory-limit=0.8",
+        PYTHONPATH=str(folder),
+    )
     assert done.returncode == 1, done.stdout[-3000:]
     return helpers.rows_in(folder / "results")
 

@@ -65,8 +65,10 @@ def test_a_broken_cell_shows_where_it_left_pytorch(cells: dict[str, Path]) -> No
     theirs, own = re.findall(r'<p class="tokens">.*?</small><br>(.*?) <mark>(.*?)</mark>', text)[:2]
     assert theirs[0] == own[0]
     assert theirs[1] != own[1]
-    low, high, worse = (float(number) for number in re.search(
-        r"PyTorch [\d.]+ ([\d.]+) to ([\d.]+) this backend ([\d.]+)", said).groups())  # type: ignore[union-attr] # fmt: skip
+    low, high, worse = (
+        float(number)
+        for number in re.search(r"PyTorch [\d.]+ ([\d.]+) to ([\d.]+) this backend ([\d.]+)", said).groups()
+    )  # type: ignore[union-attr]
     assert low < helpers.golden().bundle.manifest["golden_text"]["scores"]["BLEU"] < high
     assert worse < low
     assert "p50" in said
@@ -111,8 +113,12 @@ def test_hostile_words_stay_words(out: Path) -> None:
 
 
 def test_page_names_neither_collide_nor_leave_the_folder() -> None:
-    names = [site.file_name(row(cell=cell, box=box, bundle=bundle)) for cell, box, bundle in itertools.product(
-        ("a/b", "a-b", "A/B", "../a/b", "阀门", "", "x" * 500), ("one", "two"), ("b", "c"))]  # fmt: skip
+    names = [
+        site.file_name(row(cell=cell, box=box, bundle=bundle))
+        for cell, box, bundle in itertools.product(
+            ("a/b", "a-b", "A/B", "../a/b", "阀门", "", "x" * 500), ("one", "two"), ("b", "c")
+        )
+    ]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9.-]{1,120}\.html", name) and not name.startswith(".") for name in names)
 

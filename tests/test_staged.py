@@ -10,7 +10,7 @@ from backends import contract, staged
 from conform.commands import backends as here
 from harness.core import verdict
 from harness.replay import node
-from harness.run.worker import Found
+from harness.run.worker import Presence
 from tests import compilers, helpers
 from tests.saboteurs import frame
 
@@ -172,7 +172,7 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
     "answer, line, note",
     [
         (
-            Found(
+            Presence(
                 probe=contract.Probe("1.0", "npu", "fp16"),
                 depth="build",
                 missing={"reason": "no npu", "remedy": "plug"},
@@ -181,19 +181,19 @@ def test_explain_shows_the_stages_once(tmp_path: Path) -> None:
             "toy is built, and goes no deeper: no npu\n    plug",
         ),
         (
-            Found(probe=contract.Probe("1.0", "simulator-npu", "fp16", "simulator")),
+            Presence(probe=contract.Probe("1.0", "simulator-npu", "fp16", "simulator")),
             "toy        present  1.0        simulator-npu fp16  simulated",
             "",
         ),
-        (Found(probe=contract.Probe("1.0", "npu", "fp16")), "toy        present  1.0        npu fp16  ran", ""),
+        (Presence(probe=contract.Probe("1.0", "npu", "fp16")), "toy        present  1.0        npu fp16  ran", ""),
         (
-            Found(absent={"reason": "it is not here", "remedy": "pip install toy"}),
+            Presence(absent={"reason": "it is not here", "remedy": "pip install toy"}),
             "toy        absent   -          -         -",
             "toy is absent: it is not here\n    pip install toy",
         ),
     ],
 )
-def test_backends_say_how_deep_they_go(monkeypatch: pytest.MonkeyPatch, answer: Found, line: str, note: str) -> None:
+def test_backends_say_how_deep_they_go(monkeypatch: pytest.MonkeyPatch, answer: Presence, line: str, note: str) -> None:
     monkeypatch.setattr(here.selectors, "names", lambda: ["toy"])
     monkeypatch.setattr(here, "_ask", lambda name, python: answer)
     _, _, shown, *notes = here.page(None).splitlines()

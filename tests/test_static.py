@@ -117,8 +117,10 @@ def test_a_compiler_of_fixed_sizes_is_given_static_graphs_alone() -> None:
         layout: helpers.judge(Fixed(), layout, 17, ("encoder",), brief())["encoder"] for layout in contract.LAYOUTS[:3]
     }
     assert {layout: row.status for layout, row in rows.items()} == {
-        "split": "UNSUPPORTED", "unified": "UNSUPPORTED", "static": "PASS"
-    }  # fmt: skip
+        "split": "UNSUPPORTED",
+        "unified": "UNSUPPORTED",
+        "static": "PASS",
+    }
     assert "dynamic dimensions" in rows["split"].message
 
 

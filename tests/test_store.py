@@ -247,13 +247,15 @@ def test_compacted_nights_are_in_the_matrix(tmp_path: Path, capsys: pytest.Captu
         (("diff", "nowhere", "full"), "nowhere: no such folder or file"),
         (("diff", "nowhere@2026-11-01", "full"), "nowhere: no such folder or file"),
         (("diff", "full@2026-12-01", "full"), "full@2026-12-01: no rows of that night; there are 1 nights, 2026-11-01"),
-        (("diff", "full@last-good", "full"),
-         "full@last-good: no night has passed a gate yet; conform gate full@newest --policy nightly --good"),
+        (
+            ("diff", "full@last-good", "full"),
+            "full@last-good: no night has passed a gate yet; conform gate full@newest --policy nightly --good",
+        ),
         (("diff", "full", "empty"), "empty: no rows; run pytest"),
         (("diff", "absent", "full"), "absent: no cell has a row; nothing can be compared"),
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: tuple[str, ...], words: str
 ) -> None:

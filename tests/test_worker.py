@@ -86,8 +86,11 @@ def test_a_fault_stays_in_its_cell(host: Host, fault: str, status: str, kind: st
 def test_answers_given_before_a_death_stay(host: Host) -> None:
     rows = ask(host.worker("DiesTelling", silence=60), STRUCK, "encoder", "logits", "placement", "cost")
     assert {row.check: row.status for row in rows} == {
-        "encoder": "PASS", "logits": "PASS", "placement": "CRASH", "cost": "CRASH",
-    }  # fmt: skip
+        "encoder": "PASS",
+        "logits": "PASS",
+        "placement": "CRASH",
+        "cost": "CRASH",
+    }
 
 
 def test_silence_is_a_timeout(host: Host) -> None:

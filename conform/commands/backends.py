@@ -9,7 +9,7 @@ from harness.core.errors import UserError
 from harness.run import envs
 from harness.run.launch import EMBEDDED
 from harness.run.process import Limits
-from harness.run.worker import Found, Worker
+from harness.run.worker import Presence, Worker
 
 HELP = "say for each backend whether it is here, version, device, how deep it goes, what it lacks"
 EXAMPLE = "conform backends"
@@ -62,7 +62,7 @@ def page(python: str | None) -> str:
     return "\n".join([tabulate(table, headers=heads, disable_numparse=True), *notes])
 
 
-def _ask(name: str, python: str | None) -> Found:
+def _ask(name: str, python: str | None) -> Presence:
     worker = Worker(str(EMBEDDED), selectors.parse(name), Limits(), python)
     try:
         return worker.probe()

@@ -31,10 +31,10 @@ class Cell(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Cell":
         """Raises ValueError with the form that was expected."""
-        found = FORM.match(text)
-        if not found:
+        match = FORM.match(text)
+        if not match:
             raise ValueError(f"{text!r} is not a cell; its form is ort@1.32.0/cpu/torchscript/unified/fp32/op14")
-        fields = found.groupdict()
+        fields = match.groupdict()
         return cls(**{**fields, "opset": int(fields["opset"])})  # type: ignore[arg-type]
 
 
@@ -42,6 +42,6 @@ def spans(opsets: Iterable[int]) -> str:
     """``9,12-17``."""
     parts = []
     for _, run in groupby(enumerate(sorted(set(opsets))), key=lambda item: item[1] - item[0]):
-        found = [opset for _, opset in run]
-        parts.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+        opsets_of_run = [opset for _, opset in run]
+        parts.append(f"{opsets_of_run[0]}-{opsets_of_run[-1]}" if len(opsets_of_run) > 1 else str(opsets_of_run[0]))
     return ",".join(parts)

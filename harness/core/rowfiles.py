@@ -96,26 +96,26 @@ def _reopened(results: str, run: str) -> Tuple[str, IO[str]]:
     return path, open(path, "a", encoding="utf-8")
 
 
-def _noted(place: Path) -> Dict[str, Any]:
+def _noted(path: Path) -> Dict[str, Any]:
     """What a run noted of itself. Raises OSError, ValueError and TypeError for a damaged note."""
-    return dict(json.loads(place.read_text(encoding="utf-8")))
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _unfinished(results: str, wanted: Dict[str, Any]) -> str:
     """Name of the newest run that asked the same under the same conditions, has not finished, and is not going on; empty
     when there is none."""
-    notes = sorted(Path(results).glob("*/run.json"), key=lambda place: place.stat().st_mtime, reverse=True)
-    for place in notes:
-        rows = Path(results) / (place.parent.name + ".jsonl")
+    notes = sorted(Path(results).glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in notes:
+        rows = Path(results) / (path.parent.name + ".jsonl")
         try:
-            note = _noted(place)
+            note = _noted(path)
             if note["finished"] or any(note[name] != value for name, value in wanted.items()):
                 continue
             with open(rows, encoding="utf-8") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged, gone, or held by a run that is still going on
-        return place.parent.name
+        return path.parent.name
     return ""
 
 

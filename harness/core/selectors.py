@@ -28,12 +28,12 @@ class Selector(NamedTuple):
 
 def names() -> List[str]:
     """The adapters of this checkout: the stems of the files in ``backends/`` that define a class ``Backend``."""
-    folder, found = os.path.join(ROOT, "backends"), []
+    folder, stems = os.path.join(ROOT, "backends"), []
     for stem, ending in map(os.path.splitext, sorted(os.listdir(folder))):
         if ending == ".py" and stem != "contract":
             with open(os.path.join(folder, stem + ending), encoding="utf-8") as stream:
-                found += [stem] if "\nclass Backend(" in stream.read() else []
-    return found
+                stems += [stem] if "\nclass Backend(" in stream.read() else []
+    return stems
 
 
 def spelled(text: str) -> str:
@@ -44,10 +44,10 @@ def spelled(text: str) -> str:
 def parse(text: str) -> Selector:
     """Raises UserError, with the nearest names, for what is neither form."""
     text = spelled(text)
-    found = FORM.match(text)
-    if found and found["name"] in names():
-        shown = found["name"] + (f":{found['provider']}" if found["provider"] else "")
-        return Selector(text, shown, f"backends.{found['name']}", "Backend", found["version"], found["provider"])
+    match = FORM.match(text)
+    if match and match["name"] in names():
+        shown = match["name"] + (f":{match['provider']}" if match["provider"] else "")
+        return Selector(text, shown, f"backends.{match['name']}", "Backend", match["version"], match["provider"])
     module, colon, attribute = text.partition(":")
     if colon and module and attribute.isidentifier():
         folder = _folder(module)
@@ -75,11 +75,11 @@ def load(selector: Selector) -> Backend:
     """Import and construct the adapter; whatever that raises is the caller's to report. UserError for a word after
     the colon that the adapter does not know: that is no absence.
     """
-    made = getattr(importlib.import_module(selector.module), selector.attribute)
-    if selector.provider and made.modes is not None and selector.provider not in made.modes:
-        has = f"its modes: {', '.join(made.modes)}" if made.modes else "it has none"
+    backend_class = getattr(importlib.import_module(selector.module), selector.attribute)
+    if selector.provider and backend_class.modes is not None and selector.provider not in backend_class.modes:
+        has = f"its modes: {', '.join(backend_class.modes)}" if backend_class.modes else "it has none"
         raise UserError(f"--backend={selector.text}: there is no mode {selector.provider!r}; {has}")
-    backend = made(selector.provider)
+    backend = backend_class(selector.provider)
     if not isinstance(backend, Backend):
         raise TypeError(f"{selector.text} is not a backends.contract.Backend")
     return backend

@@ -68,8 +68,8 @@ def of_row(compared: int, problems: int) -> str:
 
 def worst(statuses: Iterable[str]) -> str:
     """A cell's status from those of its rows; MISSING when there is none."""
-    found = set(statuses)
-    return next((status for status in SEVERITY if status in found), "MISSING")
+    present = set(statuses)
+    return next((status for status in SEVERITY if status in present), "MISSING")
 
 
 def called(status: str, kind: str = "", partial: bool = False, simulated: bool = False) -> str:

@@ -172,8 +172,8 @@ def describe(values: np.ndarray, golden: np.ndarray) -> str:
         gap = np.abs(values - golden)
     gap[values == golden] = 0
     worst = int(np.nan_to_num(gap, nan=np.inf).argmax())
-    place = ",".join(str(int(axis)) for axis in np.unravel_index(worst, values.shape))
-    return f"[{place}] is {values.flat[worst]:.7g}, PyTorch has {golden.flat[worst]:.7g}"
+    index = ",".join(str(int(axis)) for axis in np.unravel_index(worst, values.shape))
+    return f"[{index}] is {values.flat[worst]:.7g}, PyTorch has {golden.flat[worst]:.7g}"
 
 
 @lru_cache(maxsize=None)

@@ -24,7 +24,7 @@ def difference(name: str, value: np.ndarray, expected: np.ndarray) -> str:
     if near.all():
         return ""
     first = np.unravel_index(int(near.argmin()), near.shape)
-    place = ",".join(str(int(axis)) for axis in first)
+    index = ",".join(str(int(axis)) for axis in first)
     return (
-        f"{name}[{place}] is {value[first]!s}, expected {expected[first]!s}; {int((~near).sum())} of {near.size} differ"
+        f"{name}[{index}] is {value[first]!s}, expected {expected[first]!s}; {int((~near).sum())} of {near.size} differ"
     )

@@ -83,13 +83,13 @@ class HistoryJudge:
             older = output.whole[:, :, :step].transpose(2, 0, 1, 3)
             same = np.array_equal(written, older)
         else:
-            places_seen = {0: output.first, step - 1: output.last}
-            places = sorted(place for place, seen in places_seen.items() if seen is not None)
+            edges = {0: output.first, step - 1: output.last}
+            places = sorted(place for place, seen in edges.items() if seen is not None)
             if not places:
                 return
-            same = all(written[place].tobytes() == places_seen[place].tobytes() for place in places)  # type: ignore[union-attr]
+            same = all(written[place].tobytes() == edges[place].tobytes() for place in places)  # type: ignore[union-attr]
             if not same:
-                older = np.stack([places_seen[place] for place in places])  # type: ignore[misc]
+                older = np.stack([edges[place] for place in places])  # type: ignore[misc]
         self.compared += written[:1].size * len(places)
         if not same:
             self._name_moved(batch, step, role, older, written[places], places)

@@ -112,13 +112,13 @@ class InvarianceCheck(Check):
     def _bound(self, way: str) -> float:
         return self.limit + float(self.allowed.get(way, 0.0))
 
-    def _note(self, found: Difference) -> None:
+    def _note(self, difference: Difference) -> None:
         """Keep where a way's difference starts, which says more than where it is largest."""
-        before = self._worst.get(found.way)
-        if before is None or found.gap > LONG * before.gap:
-            self._worst[found.way] = found
+        before = self._worst.get(difference.way)
+        if before is None or difference.gap > LONG * before.gap:
+            self._worst[difference.way] = difference
         else:
-            self._worst[found.way] = before._replace(gap=max(before.gap, found.gap))
+            self._worst[difference.way] = before._replace(gap=max(before.gap, difference.gap))
 
     def answer(self) -> Answer:
         """One answer; the first way that differs is named, with the step and the sentence."""

@@ -10,6 +10,7 @@ from harness.core import verdict
 from harness.core.batch import split_rows
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
+from harness.core.messages import one_line
 from harness.core.observation_files import Keeper
 from harness.core.observations import (
     COST,
@@ -27,7 +28,7 @@ from harness.core.rows import Answer
 from harness.judge.checks import phases
 from harness.judge.judge import Judge
 from harness.replay.cost import observe_cost
-from harness.replay.job import Job, Programs, compile_parts, one_line, short_of_running
+from harness.replay.job import Job, Programs, compile_parts, short_of_running
 from harness.replay.observe import observe_forced, observe_free
 from harness.replay.restamp import as_shipped, restamped
 from harness.replay.ways import observe_ways

@@ -6,9 +6,9 @@ from typing import Iterator, List, Mapping
 
 from backends.contract import Backend, Program
 from harness.core.batch import Batch
-from harness.core.cpu import cpu_flags
 from harness.core.memory import peak, resident
 from harness.core.observations import COST, Finished, Measured, Observation, Stopped
+from harness.core.surroundings import cpu_flags
 from harness.replay.decoder import CannotGoOn, Decoder
 from harness.replay.job import Job, compile_parts
 from harness.replay.loops import force

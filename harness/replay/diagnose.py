@@ -7,11 +7,12 @@ from typing import Callable, Dict, Iterator, List, Mapping, Sequence
 from backends.contract import Backend, Knob, Probe, StageError
 from backends.staged import Reached
 from harness.core.batch import split_rows
+from harness.core.messages import one_line
 from harness.core.rows import Answer
 from harness.judge import blame
 from harness.judge.judge import Judge
 from harness.replay.decoder import AdapterError, ContractError
-from harness.replay.job import Job, compile_parts, one_line
+from harness.replay.job import Job, compile_parts
 from harness.replay.observe import observe_forced, observe_free
 
 CLEARS = "clears it"

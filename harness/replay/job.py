@@ -1,6 +1,5 @@
 """What a worker is asked to do with one graph, and the programs that it does it with."""
 
-import re
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Sequence
@@ -11,6 +10,7 @@ from backends.contract import STAGES, Backend, Part, Program, StageError
 from backends.staged import Reached
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
+from harness.core.messages import one_line
 from harness.core.rowfiles import save_arrays
 from harness.core.rows import Answer
 from harness.judge.golden import Golden
@@ -109,17 +109,3 @@ def short_of_running(check: str, reached: Reached, stages: Sequence[Mapping[str,
     done = f"{kind} in {seconds:.1f} s" + (f", {size / 2**20:.1f} MiB" if size else "")
     message = f"{done}; not run: {reached.absent.reason}; {reached.absent.remedy}"
     return Answer(check, "ABSENT", reached.stage, kind, message=one_line(message))
-
-
-NOISE = re.compile(
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Failed to load model with error: "
-    r"|Exception from \S+:\d+:\s*|Check '.*?' failed at \S+:\d+:\s*"
-    r"|ONNX Runtime only \*guarantees\* .*? versions\. |The operator schemas and or .*? compatibility\. "
-    r"|\S+\.(?:cc|cpp|h|hpp):\d+ .*?\) (?=[A-Z])"  # source line and the signature that follows it
-)
-"""What C++ runtimes put before what they have to say: it differs from file to file and build to build."""
-
-
-def one_line(text: str) -> str:
-    """A message on one line: what it says, without where in the runtime's source, cut to what a table can hold."""
-    return NOISE.sub("", " ".join(text.split()))[:300]

@@ -9,12 +9,13 @@ import numpy as np
 from backends.contract import Backend, Part, Port, Probe, StageError
 from backends.staged import Reached
 from harness.core import verdict
+from harness.core.messages import one_line
 from harness.core.rows import Answer
 from harness.judge.equal import difference
 from harness.judge.placement import judge_placement
 from harness.replay.cell import placed
 from harness.replay.decoder import AdapterError
-from harness.replay.job import compile_part, one_line, short_of_running
+from harness.replay.job import compile_part, short_of_running
 
 Arrays = Dict[str, np.ndarray]
 

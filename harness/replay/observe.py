@@ -8,6 +8,7 @@ from backends.contract import Part, Program, StageError
 from harness.core import roles
 from harness.core.batch import Batch
 from harness.core.graph import slots_of
+from harness.core.messages import one_line
 from harness.core.observations import (
     FORCED,
     FREE,
@@ -26,7 +27,7 @@ from harness.judge.compare import dtype_name
 from harness.judge.free import Best
 from harness.judge.shapes import is_swapped
 from harness.replay.decoder import Arrays, CannotGoOn, Decoder
-from harness.replay.job import Job, one_line
+from harness.replay.job import Job
 from harness.replay.loops import choose_aligned, decode_freely, force
 
 RELEASE = 8

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Iterator, Tuple
 
 from backends.contract import Backend, Part, StageError
+from harness.core.messages import one_line
 from harness.core.rows import Answer
-from harness.replay.job import Job, Programs, compile_parts, one_line
+from harness.replay.job import Job, Programs, compile_parts
 
 FIELD = 0x08
 """Tag of ModelProto.ir_version, which protobuf writes first; the version is the one byte that follows."""

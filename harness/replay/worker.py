@@ -11,7 +11,6 @@ Answers: ``probe`` with ``surroundings``, ``depth`` and what is ``missing`` to g
 ``error`` once; then ``beat``, ``answer``, ``trying`` (a knob), and ``done`` after each request.
 """
 
-import contextlib
 import json
 import os
 import sys
@@ -22,14 +21,15 @@ from typing import Any, Callable, Dict, List, TextIO
 from backends.contract import Absent, Backend, Probe
 from harness.core import selectors, verdict
 from harness.core.bundle import Bundle
-from harness.core.cpu import cpu_flags
 from harness.core.errors import UserError
+from harness.core.messages import one_line
 from harness.core.rows import Answer, answer_from, to_json
+from harness.core.surroundings import surroundings
 from harness.judge.golden import Golden
 from harness.replay.cell import replay
 from harness.replay.decoder import AdapterError
 from harness.replay.diagnose import explain
-from harness.replay.job import Job, one_line
+from harness.replay.job import Job
 from harness.replay.node import run_test
 
 BEAT_SECONDS = 0.5
@@ -110,10 +110,10 @@ def answer_cell(backend: Backend, probe: Probe, job: Job, emit: Emit) -> List[An
             emit(answer)
     except Exception as error:  # noqa: BLE001 - as above
         traceback.print_exc()
-        said = traceback.format_exc()[-4000:]
+        trace = traceback.format_exc()[-4000:]
         words = str(error) if isinstance(error, AdapterError) else f"the harness failed: {error!r}"
         for check in left:
-            answers.append(Answer(check, "ERROR", "run", "other", message=one_line(words), detail={"said": said}))
+            answers.append(Answer(check, "ERROR", "run", "other", message=one_line(words), detail={"said": trace}))
             emit(answers[-1])
     return answers
 
@@ -128,15 +128,6 @@ def explain_failures(backend: Backend, probe: Probe, job: Job, answers: List[Ans
             emit(answer)
     except Exception:  # noqa: BLE001 - the verdicts are out already
         traceback.print_exc()
-
-
-def surroundings() -> str:
-    """Interpreter, packages by their folders' names (which hold the version) and processor."""
-    packages = set()
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            packages |= {name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))}
-    return "\n".join([sys.version, os.uname().machine, *cpu_flags(), *sorted(packages)])
 
 
 def _send(wire: TextIO, **message: Any) -> None:

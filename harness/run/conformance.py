@@ -9,7 +9,7 @@ from harness.core import verdict
 from harness.core.bundle import Bundle
 from harness.core.rowfiles import Writer, read
 from harness.core.rows import Row, named, seen_status
-from harness.replay.worker import surroundings
+from harness.core.surroundings import surroundings
 from harness.run import expectations, reuse
 from harness.run.cells import Cells, CellTask, kept_bytes
 from harness.run.engine import Engine
@@ -72,7 +72,7 @@ class Conformance:
         """What the answers of each runtime depend on; an adapter from elsewhere is no source of this checkout."""
         return {
             named(target.selector.name, target.probe.version): reuse.condition(
-                self.bundle.hash, sources, target.found.surroundings, surroundings()
+                self.bundle.hash, sources, target.presence.surroundings, surroundings()
             )
             for target in self.targets
             if target.probe and target.selector.folder is None
@@ -139,7 +139,7 @@ class Conformance:
 
     @property
     def all_absent(self) -> bool:
-        return all(target.found.absent for target in self.targets)
+        return all(target.presence.absent for target in self.targets)
 
     def absences(self) -> dict[str, str]:
         """A line for each backend that is not here."""
@@ -148,7 +148,9 @@ class Conformance:
     def outcome(self) -> Outcome:
         """What the run came to, so far."""
         rows = self.rows
-        compared = {target.selector.text: elements(rows, target) for target in self.targets if not target.found.absent}
+        compared = {
+            target.selector.text: elements(rows, target) for target in self.targets if not target.presence.absent
+        }
         kept = kept_bytes(self.ledger) if self.options.keep_outputs else {}
         return Outcome(
             files=[self.ledger.writer.path],

@@ -18,8 +18,8 @@ def load() -> ModuleType:
     package = importlib.util.find_spec("onnx")  # finds, does not import
     if package is None or package.origin is None:
         raise ImportError("onnx is not installed; pip install onnx")
-    place = Path(package.origin).parent / "onnx_ml_pb2.py"
-    spec = importlib.util.spec_from_file_location("_onnx_ml_pb2", place)
+    path = Path(package.origin).parent / "onnx_ml_pb2.py"
+    spec = importlib.util.spec_from_file_location("_onnx_ml_pb2", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

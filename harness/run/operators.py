@@ -18,9 +18,9 @@ from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.errors import UserError
 from harness.core.identity import identity_of
+from harness.core.messages import one_line
 from harness.core.rowfiles import Writer, box_name
 from harness.core.rows import Answer, Row
-from harness.replay.job import one_line
 from harness.run import envs, preflight
 from harness.run.engine import Engine
 from harness.run.launch import EMBEDDED, shares
@@ -66,8 +66,8 @@ def used_by(bundle: Bundle) -> list[str]:
 
 def runtimes(rows: Iterable[Row]) -> list[str]:
     """Selectors of the runtimes that have cells in these rows."""
-    found = dict.fromkeys((row.backend, row.version) for row in rows if row.cell)
-    return [_selector(backend, version) for backend, version in sorted(found)]
+    pairs = dict.fromkeys((row.backend, row.version) for row in rows if row.cell)
+    return [_selector(backend, version) for backend, version in sorted(pairs)]
 
 
 def _selector(backend: str, version: str) -> str:

@@ -80,9 +80,9 @@ def elements(rows: Iterable[Row], target: Target) -> int:
 def absences(targets: Iterable[Target]) -> dict[str, str]:
     """A line for each backend that is not here, by what it was asked for as."""
     return {
-        target.selector.text: f"{target.selector.text} is absent: {advice(target.found.absent)}"
+        target.selector.text: f"{target.selector.text} is absent: {advice(target.presence.absent)}"
         for target in targets
-        if target.found.absent
+        if target.presence.absent
     }
 
 
@@ -91,9 +91,9 @@ def built_only(targets: Iterable[Target], rows: Sequence[Row]) -> dict[str, str]
     lines = {}
     for target in targets:
         kinds = [row.kind for row in _of(target, rows) if row.status == "ABSENT" and row.cell]
-        if kinds and target.found.missing and not elements(rows, target):
+        if kinds and target.presence.missing and not elements(rows, target):
             text = target.selector.text
-            lines[text] = f"{text} was {kinds[-1]} and not run: {advice(target.found.missing)}"
+            lines[text] = f"{text} was {kinds[-1]} and not run: {advice(target.presence.missing)}"
     return lines
 
 

@@ -12,7 +12,7 @@ from harness.core.rows import Answer
 from harness.run import envs
 from harness.run.launch import cores
 from harness.run.ledger import Subject
-from harness.run.worker import Found, Worker
+from harness.run.worker import Presence, Worker
 
 
 @dataclass
@@ -21,19 +21,19 @@ class Target:
 
     selector: selectors.Selector
     worker: Worker
-    found: Found
+    presence: Presence
 
     @property
     def probe(self) -> Probe | None:
-        return self.found.probe
+        return self.presence.probe
 
     @property
     def refusal(self) -> Answer:
         """The one answer of a backend that no cell can be asked of."""
-        if self.found.absent:
-            return Answer("probe", "ABSENT", "probe", message=advice(self.found.absent))
-        assert self.found.failure is not None
-        return self.found.failure
+        if self.presence.absent:
+            return Answer("probe", "ABSENT", "probe", message=advice(self.presence.absent))
+        assert self.presence.failure is not None
+        return self.presence.failure
 
 
 class Refusal(Subject):
@@ -43,7 +43,7 @@ class Refusal(Subject):
 
     def __init__(self, target: Target, bundle: str, command: str) -> None:
         """``bundle``: short name of the run's; ``command`` asks for the backend again."""
-        version = target.selector.version if target.found.absent else None
+        version = target.selector.version if target.presence.absent else None
         self.target = target
         self.identity = absent_identity(target.selector.name, version, bundle)
         self._command = command
@@ -62,8 +62,8 @@ def meet(chosen: Sequence[selectors.Selector], workers: Sequence[Worker]) -> lis
     with ThreadPoolExecutor(cores() + 1) as pool:
         answers = list(pool.map(_probe, range(len(workers)), workers))
     targets: list[Target] = []
-    for selector, worker, found in zip(chosen, workers, answers, strict=True):
-        target = Target(selector, worker, as_asked(selector, found))
+    for selector, worker, presence in zip(chosen, workers, answers, strict=True):
+        target = Target(selector, worker, as_asked(selector, presence))
         if target.probe and any(
             target.probe == other.probe and selector.name == other.selector.name for other in targets
         ):
@@ -73,29 +73,29 @@ def meet(chosen: Sequence[selectors.Selector], workers: Sequence[Worker]) -> lis
     return targets
 
 
-def _probe(number: int, worker: Worker) -> Found:
+def _probe(number: int, worker: Worker) -> Presence:
     """A worker that must wait for its turn need not hold its memory until then."""
-    found = worker.probe()
+    presence = worker.probe()
     if number >= cores():
         worker.stop()
-    return found
+    return presence
 
 
-def as_asked(selector: selectors.Selector, found: Found) -> Found:
+def as_asked(selector: selectors.Selector, presence: Presence) -> Presence:
     """A version that was asked for and is not the one found is absent."""
-    if found.probe is None or selector.version is None:
-        return found
-    if (found.probe.version + ".").startswith(selector.version + "."):
-        return found
+    if presence.probe is None or selector.version is None:
+        return presence
+    if (presence.probe.version + ".").startswith(selector.version + "."):
+        return presence
     name = f"{selector.module.rpartition('.')[2]}@{selector.version}"
-    reason = f"version {selector.version} was asked for, {found.probe.version} is installed"
+    reason = f"version {selector.version} was asked for, {presence.probe.version} is installed"
     try:
         envs.matching(name)
         first = ""
     except UserError:
         first = "put a line for it into backends/envs.toml, then "
     remedy = f"{first}conform envs create {name}, or give the interpreter that has it with --backend-python"
-    return Found(absent={"reason": reason, "remedy": remedy})
+    return Presence(absent={"reason": reason, "remedy": remedy})
 
 
 def advice(missing: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from harness.run.process import Died, Limits, Process
 
 
 @dataclass
-class Found:
+class Presence:
     """What a worker said of its backend: one of ``probe``, ``absent`` (reason, remedy) and ``failure`` is set.
 
     ``depth``: the deepest stage that it can reach here; ``missing`` (reason, remedy): what it lacks to go deeper.
@@ -54,23 +54,23 @@ class Worker:
             arguments = ["harness.replay", bundle, "--backend", selector.text, "--serve"]
             folders += [selector.folder] if selector.folder else []
         self._process = Process([self.python, "-m", *arguments], folders, limits)
-        self._found: Found | None = None
+        self._presence: Presence | None = None
 
     def start(self) -> None:
         """Start the process without waiting for it, so that imports overlap with the host's own work."""
         if not self._process.running:
             self._process.start(self.share)
 
-    def probe(self) -> Found:
+    def probe(self) -> Presence:
         """What is here; a worker that dies while it is asked gives a ``failure`` row. Asked once, remembered.
 
         Raises UserError for a mode that the adapter does not have.
         """
-        if self._found is None:
-            self._found = self._greet()
-        return self._found
+        if self._presence is None:
+            self._presence = self._greet()
+        return self._presence
 
-    def _greet(self) -> Found:
+    def _greet(self) -> Presence:
         try:
             self.start()
             message = self._process.read()
@@ -79,23 +79,25 @@ class Worker:
             # Some wheels of before numpy 2 do not refuse it, they crash.
             hint = "; if it was built for numpy 1: pip install 'numpy<2'" if died.kind == "signal" else ""
             words = f"{died.message} while it was asked what it is{hint}"
-            return Found(
+            return Presence(
                 failure=Answer("probe", died.status, "probe", died.kind, message=words, detail={"said": died.log})
             )
         except OSError as error:
-            return Found(failure=Answer("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}"))
+            return Presence(
+                failure=Answer("probe", "ERROR", "probe", "other", message=f"{self.python}: {error.strerror}")
+            )
         if "unknown" in message:
             self.stop()
             raise UserError(message["unknown"])
         if "absent" in message:
             self.stop()
-            return Found(absent=message["absent"])
+            return Presence(absent=message["absent"])
         if "probe" in message:
             deep = {name: message[name] for name in ("surroundings", "depth", "missing")}
-            return Found(probe=Probe(**message["probe"]), **deep)
+            return Presence(probe=Probe(**message["probe"]), **deep)
         log = self._process.tail()
         self.stop()
-        return Found(
+        return Presence(
             failure=Answer("probe", "ERROR", "probe", "other", message=str(message.get("error")), detail={"said": log})
         )
 

@@ -1,5 +1,8 @@
-"""What this processor can do."""
+"""What a process runs in: interpreter, packages, processor."""
 
+import contextlib
+import os
+import sys
 from typing import List
 
 
@@ -23,3 +26,12 @@ def cpu_flags() -> List[str]:
         "sve",
     )
     return sorted(set(line.split()) & set(known))
+
+
+def surroundings() -> str:
+    """Interpreter, packages by their folders' names (which hold the version) and processor."""
+    packages = set()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            packages |= {name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))}
+    return "\n".join([sys.version, os.uname().machine, *cpu_flags(), *sorted(packages)])
