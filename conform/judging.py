@@ -11,9 +11,10 @@ from harness.core.errors import UserError
 from harness.core.graph import Graph
 from harness.core.identity import identity_in
 from harness.core.observation_files import NOTE, Kept
-from harness.core.rowfiles import Writer, save_arrays
+from harness.core.rowfiles import Writer
 from harness.core.rows import Answer, Row
 from harness.core.selectors import names
+from harness.core.sidecars import save_arrays
 from harness.judge import blame
 from harness.judge.golden import Golden
 from harness.judge.judge import judge

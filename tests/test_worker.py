@@ -185,7 +185,7 @@ def test_a_worker_holds_numpy_and_its_runtime_only(host: Host) -> None:
 def test_a_stopped_worker_is_no_longer_there(host: Host) -> None:
     worker = host.worker("ort", silence=60)
     worker.probe()
-    children = [child for child in psutil.Process().children() if "--serve" in child.cmdline()]
+    children = [child for child in psutil.Process().children() if "harness.replay.worker" in child.cmdline()]
     assert children
     worker.stop()
     assert all(gone(child.pid) for child in children)

@@ -11,9 +11,7 @@ import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
-
-import numpy as np
+from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from harness.core.errors import UserError
 from harness.core.files import write_whole
@@ -23,14 +21,6 @@ from harness.core.rows import SCHEMA, TIME, Row, from_dict, printable, to_json
 def box_name() -> str:
     """This box in a file name's characters."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", os.uname().nodename).strip("-") or "box"
-
-
-def save_arrays(stem: str, kind: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Write a sidecar file ``<stem>.<kind>.npz``. Returns its path from the results folder on, as rows name it."""
-    path = f"{stem}.{kind}.npz"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # numpy types keywords as its own flags
-    return "/".join(path.split(os.sep)[-2:])
 
 
 class Writer:

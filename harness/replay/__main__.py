@@ -37,13 +37,9 @@ def main() -> int:
     add("--layout", type=layouts, help=f"with commas: {', '.join(LAYOUTS)} (default: all)")
     add("--exporter", help="torchscript or dynamo (default: both)")
     add("--keep-outputs", action="store_true", help="keep the observations, for `conform judge` on any box")
-    add("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
-        selector = selectors.parse(options.backend)
-        if options.serve:
-            return worker.serve(options.bundle, selector)
-        return run(options, selector)
+        return run(options, selectors.parse(options.backend))
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

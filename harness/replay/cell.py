@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
 from backends.contract import Backend, Capabilities, Probe, Program, StageError
 from backends.staged import Reached
@@ -11,7 +11,6 @@ from harness.core.batch import split_rows
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
 from harness.core.messages import one_line
-from harness.core.observation_files import Keeper
 from harness.core.observations import (
     COST,
     FORCED,
@@ -32,6 +31,9 @@ from harness.replay.job import Job, Programs, compile_parts, short_of_running
 from harness.replay.observe import observe_forced, observe_free
 from harness.replay.restamp import as_shipped, restamped
 from harness.replay.ways import observe_ways
+
+if TYPE_CHECKING:
+    from harness.core.observation_files import Keeper
 
 
 def lacking(graph: Graph, can: Capabilities) -> Optional[StageError]:
@@ -72,7 +74,7 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Answer]:
     began = time.perf_counter()
     backend.stages = []
     stages_shown = False
-    keeper = Keeper(job.keep, job.bundle, job.graph, probe, job.checks, job.backend) if job.keep else None
+    keeper = _keeper(job, probe) if job.keep else None
     for answer in _answers(backend, probe, job, keeper, asked):
         if answer.check not in asked:
             continue
@@ -87,6 +89,12 @@ def replay(backend: Backend, probe: Probe, job: Job) -> Iterator[Answer]:
         yield replace(answer, seconds=round(time.perf_counter() - began, 4), detail=detail)
 
 
+def _keeper(job: Job, probe: Probe) -> "Keeper":
+    from harness.core.observation_files import Keeper  # most runs keep nothing, and start sooner without
+
+    return Keeper(job.keep, job.bundle, job.graph, probe, job.checks, job.backend)
+
+
 def _until_run(stages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """What came before anything else was compiled, for another replay."""
     names = [stage["stage"] for stage in stages]
@@ -94,7 +102,7 @@ def _until_run(stages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def _answers(
-    backend: Backend, probe: Probe, job: Job, keeper: Optional[Keeper], asked: Sequence[str]
+    backend: Backend, probe: Probe, job: Job, keeper: Optional["Keeper"], asked: Sequence[str]
 ) -> Iterator[Answer]:
     """``asked`` shrinks as the caller takes the answers."""
     try:
@@ -111,14 +119,14 @@ def _answers(
         yield from _kept(keeper, [short_of_running(check, reached, backend.stages) for check in asked])
 
 
-def _kept(keeper: Optional[Keeper], answers: Sequence[Answer]) -> Sequence[Answer]:
+def _kept(keeper: Optional["Keeper"], answers: Sequence[Answer]) -> Sequence[Answer]:
     """Answers that rest on no observation are kept as they are."""
     if keeper:
         keeper.refused(answers)
     return answers
 
 
-def _compiled(backend: Backend, probe: Probe, job: Job, keeper: Optional[Keeper]) -> Iterator[Answer]:
+def _compiled(backend: Backend, probe: Probe, job: Job, keeper: Optional["Keeper"]) -> Iterator[Answer]:
     try:
         programs = compile_parts(backend, job)
     except StageError as refusal:
@@ -133,7 +141,7 @@ def _compiled(backend: Backend, probe: Probe, job: Job, keeper: Optional[Keeper]
 
 
 def _after_load(
-    backend: Backend, probe: Probe, job: Job, programs: Programs, keeper: Optional[Keeper]
+    backend: Backend, probe: Probe, job: Job, programs: Programs, keeper: Optional["Keeper"]
 ) -> Iterator[Answer]:
     judge = Judge(job.golden, job.graph, probe, job.checks, job.save)
     try:

@@ -11,8 +11,8 @@ from backends.staged import Reached
 from harness.core.bundle import Bundle
 from harness.core.graph import Graph
 from harness.core.messages import one_line
-from harness.core.rowfiles import save_arrays
 from harness.core.rows import Answer
+from harness.core.sidecars import save_arrays
 from harness.judge.golden import Golden
 from harness.replay.decoder import AdapterError
 

@@ -1,4 +1,5 @@
-"""The worker's side of isolation: read a request a line, answer in lines of JSON.
+"""The worker's side of isolation, ``python -m harness.replay.worker BUNDLE SELECTOR``: read a request a line, answer in
+lines of JSON.
 
 The answers go out on the original standard output; what a runtime prints to either stream goes to the log that the host
 keeps as standard error. Requests:
@@ -145,3 +146,7 @@ def _beat(wire: TextIO) -> Callable[[], None]:
             _send(wire, beat=1)
 
     return beat
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1], selectors.parse(sys.argv[2])))

@@ -51,7 +51,7 @@ class Worker:
         arguments: Sequence[str] = module
         folders = [selectors.ROOT]
         if selector is not None:
-            arguments = ["harness.replay", bundle, "--backend", selector.text, "--serve"]
+            arguments = ["harness.replay.worker", bundle, selector.text]
             folders += [selector.folder] if selector.folder else []
         self._process = Process([self.python, "-m", *arguments], folders, limits)
         self._presence: Presence | None = None
