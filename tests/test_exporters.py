@@ -14,9 +14,9 @@ from harness.core.bundle import Bundle
 from harness.core.cell import Cell
 from harness.core.rows import Answer, Row, to_json
 from harness.golden import exporters
+from harness.run import worker
 from harness.run.exporters import Survey, version
-from harness.run.process import Limits
-from harness.run.worker import Worker
+from harness.run.process import Limits, Process
 from reports.folders import read_all
 from tests import helpers
 from tests.models import make_model
@@ -134,7 +134,12 @@ def test_a_dead_exporter_costs_its_own_cell_only(
         f"    if 'sdpa/split/fp32/op12' in line: {does}\n"
         f"    print('{{\"answer\": ' + {answer!r} + '}}', '{{\"done\": 1}}', sep='\\n', flush=True)\n"
     )
-    monkeypatch.setattr(Worker, "_command", lambda worker: [sys.executable, "-c", script])
+
+    class Scripted(Process):
+        def __init__(self, command: list[str], *others: Any) -> None:
+            super().__init__([sys.executable, "-c", script], *others)
+
+    monkeypatch.setattr(worker, "Process", Scripted)
     asked = ["exporters", str(model), "--results", str(tmp_path), "--exporter", "dynamo", "--opset", "11-12"]
     assert cli.main([*asked, "--timeout", "1"]) == 1
     rows = [row for _, row in read_all([tmp_path])]
