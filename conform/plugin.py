@@ -7,6 +7,7 @@ what the host needs after that is imported where it is used, for the same reason
 
 import argparse
 import gc
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(f"--results={run.options.results}: {error.strerror}; give another folder") from error
+    importlib.import_module("reports.matrix_page")  # needed at the end, and imported now, while the workers replay
     if run.all_absent and not run.options.allow_absent and not run.options.shared:
         raise pytest.UsageError("; ".join(run.absences().values()))
 
