@@ -7,6 +7,7 @@ functions take plain arrays, one entry a compared output; ``at`` is [n, 2] of co
 import io
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -157,10 +158,10 @@ def _least(*series: np.ndarray) -> float:
     return float(every.min()) / 3 if every.size else 1e-9
 
 
-def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, least: float, **style: object) -> None:
+def _line(axes: Axes, steps: np.ndarray, values: np.ndarray, least: float, **style: Any) -> None:
     """A line; infinite gaps are marks at its top."""
     finite = np.where(np.isinf(values), np.nan, values)
-    axes.plot(steps, np.maximum(finite, least), **style)  # type: ignore[arg-type]
+    axes.plot(steps, np.maximum(finite, least), **style)
     endless = steps[np.isinf(values)]
     if endless.size:
         top = np.nanmax(finite, initial=least) * 3
