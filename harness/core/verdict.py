@@ -11,6 +11,8 @@ NUMERIC = tuple(check for check in CHECKS if check not in ("artifact", "text"))
 """Checks that a worker answers; the host answers artifact and text."""
 UNBLAMED = ("placement", "cost")
 """Numeric checks that name what is wrong themselves: for every other one that fails the culprit is looked for."""
+UNREPEATABLE = "another session of the same options is right: not repeatable from session to session"
+"""Said of a failure that a second replay, with nothing changed, does not show."""
 OF_PYTORCH = tuple(check for check in CHECKS if check not in ("artifact", "placement", "cost"))
 """Checks whose elements are held against PyTorch: what was placed, timed or checked beforehand is no comparison."""
 OTHER_CHECKS = ("probe", "operator", "export")

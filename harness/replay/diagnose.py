@@ -6,6 +6,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Sequence
 
 from backends.contract import Backend, Knob, Probe, StageError
 from backends.staged import Reached
+from harness.core import verdict
 from harness.core.batch import split_rows
 from harness.core.messages import one_line
 from harness.core.rows import Answer
@@ -18,7 +19,6 @@ from harness.replay.observe import observe_forced, observe_free
 CLEARS = "clears it"
 CHOICES = frozenset({"logits", "tokens"})
 """Checks that the free replays have a part in."""
-UNREPEATABLE = "another session of the same options is right: not repeatable from session to session"
 
 
 def explain(
@@ -45,7 +45,7 @@ def explain(
         if repeatable:
             evidence = evidence._replace(knob=knob, knob_culprit=_knob(backend, knob).culprit)
     for answer in answers:
-        message = answer.message if repeatable else f"{answer.message}; {UNREPEATABLE}"
+        message = answer.message if repeatable else f"{answer.message}; {verdict.UNREPEATABLE}"
         yield blame.lay(replace(answer, message=message, detail={**answer.detail, "knobs": outcomes}), evidence)
 
 

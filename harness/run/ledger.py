@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from harness.core import verdict
 from harness.core.rowfiles import Writer
 from harness.core.rows import Answer, Identity, Origin, Row
 from harness.run import expectations
@@ -184,9 +185,12 @@ def _compared(first: Row, second: Row) -> Row:
     if second.status in (first.status, "FLAKY"):
         return second
     attempts = [{"status": row.status, "message": row.message} for row in (first, second)]
+    message = f"first {first.status} ({first.message}), then {second.status}"
+    unrepeatable = (first.status, second.status) == ("FAIL", "PASS") and first.check in verdict.NUMERIC
     return replace(
         second,
         status="FLAKY",
-        message=f"first {first.status} ({first.message}), then {second.status}",
+        blame="runtime" if unrepeatable else second.blame,
+        message=f"{message}: {verdict.UNREPEATABLE}" if unrepeatable else message,
         detail={**second.detail, "attempts": attempts},
     )
