@@ -93,7 +93,7 @@ class Hangs(Fault):
         time.sleep(600)
 
 
-class Hungry(Fault):
+class OverLimit(Fault):
     def strike(self) -> None:
         held = np.ones(2**30, np.uint8)
         time.sleep(600)

@@ -22,7 +22,7 @@ from tests.runs import OFFSET, ONE_CELL, statuses
     "fault, options, status",
     [
         ("Hangs", ["--cell-timeout=6"], "TIMEOUT"),
-        ("Hungry", ["--memory-limit=1"], "ERROR"),
+        ("OverLimit", ["--memory-limit=1"], "ERROR"),
         ("Segfault", [], "CRASH"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A worker process: what it imports, and that its death, hang, hunger or noise becomes rows and nothing else."""
+"""A worker process: what it imports, and that its death, hang, memory overrun or noise becomes rows and nothing else."""
 
 import time
 from collections.abc import Iterator
@@ -103,8 +103,8 @@ def test_silence_is_a_timeout(host: Host) -> None:
     assert {row.status for row in ask(worker, HONEST)} == {"PASS"}
 
 
-def test_hunger_is_ended(host: Host) -> None:
-    worker = host.worker("Hungry", silence=60, memory=2**30)
+def test_a_memory_overrun_is_ended(host: Host) -> None:
+    worker = host.worker("OverLimit", silence=60, memory=2**30)
     struck = ask(worker, STRUCK)
     assert {(row.status, row.kind) for row in struck} == {("ERROR", "memory")}
     assert "the limit is 1.00 GiB" in struck[0].message

@@ -28,6 +28,10 @@ class HistoryJudge:
         self._written, self._fill = {}, seen.fill
         self._cross = {role: output.value for role, output in seen.outputs.items() if self._is_cross(role, output)}  # type: ignore[misc]
 
+    def release(self) -> None:
+        """The replay is over: let go of what it gave, which may hold a runtime's whole arena."""
+        self._written, self._fill, self._cross = {}, {}, {}
+
     def knows(self, role: str) -> bool:
         """Whether an earlier part of this batch gave that cross cache."""
         return role in self._cross

@@ -78,6 +78,8 @@ class Judge:
         if phase == seen.FORCED:
             if self.thorough is not self.forced:  # two replays of one fault: the second one saw where it began
                 self.forced.history.misses = self.thorough.history.misses or self.forced.history.misses
+            self.forced.history.release()
+            self.thorough.history.release()
             self._series = self.save("trace", self.forced.sidecar())
             for check in FORCED:
                 if check != "logits" and check in self.checks:

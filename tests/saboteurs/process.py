@@ -61,7 +61,7 @@ TRIALS: list[Trial] = [
     Trial("killed", 43, "tests.faults:Killed", {16: "PASS", 17: "CRASH"}, "signal 9", "signal"),
     Trial("exits", 43, "tests.faults:Exits", {16: "PASS", 17: "CRASH"}, "exit code 7", "exit"),
     Trial("hangs", 43, "tests.faults:Hangs", {16: "PASS", 17: "TIMEOUT"}, "no sign of life", "hang"),
-    Trial("hungry", 43, "tests.faults:Hungry", {16: "PASS", 17: "ERROR"}, "the limit is", "memory"),
+    Trial("over-limit", 43, "tests.faults:OverLimit", {16: "PASS", 17: "ERROR"}, "the limit is", "memory"),
     Trial("loud", 44, "tests.faults:Loud", BOTH),
     Trial("raises-in-the-probe", 47, "tests.faults:RaisesAtProbe", {0: "ERROR"}, "driver 3 is too old"),
     Trial("syntax-error", 47, "broken_adapter:Backend", {0: "ERROR"}, "SyntaxError"),
