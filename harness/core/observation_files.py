@@ -17,8 +17,8 @@ from harness.core.bundle import Bundle
 from harness.core.errors import UserError
 from harness.core.files import write_whole
 from harness.core.graph import Graph
-from harness.core.rows import Answer, answer_from, to_json
-from harness.core.verdict import FORCED
+from harness.core.rows import EXECUTIONS, Answer, answer_from, to_json
+from harness.core.verdict import FORCED, NUMERIC
 
 FORMAT, SCHEMA, NOTE = "seq2seq-conformance-observations", 1, "observations.json"
 EXTRAS = ("first", "last", "next", "whole")
@@ -149,6 +149,20 @@ def _earlier(folder: str, note: Mapping[str, Any]) -> Dict[str, Any]:
     return {**earlier, "checks": [*earlier["checks"], *note["checks"]]}
 
 
+def _text(note: Mapping[str, Any], name: str) -> str:
+    if not isinstance(note[name], str):
+        raise TypeError(f"{name} is {note[name]!r}, not text")
+    return str(note[name])
+
+
+def _word(note: Mapping[str, Any], name: str) -> str:
+    """A part of a cell's name."""
+    word = _text(note, name)
+    if not word or "/" in word or (name == "execution" and word not in EXECUTIONS):
+        raise ValueError(f"{name} is {word!r}")
+    return word
+
+
 class Kept:
     """A folder of observations, opened. Raises UserError for one that is damaged, partial, foreign or newer."""
 
@@ -169,13 +183,17 @@ class Kept:
             message = f"schema {self.note.get('schema')!r}, this checkout reads schema {SCHEMA}"
             raise self._error(message, "update the checkout")
         try:
-            self.probe = Probe(*(str(self.note[name]) for name in ("version", "device", "precision", "execution")))
-            self.backend, self.graph, self.checks = (
-                str(self.note["backend"]),
-                str(self.note["graph"]),
-                list(self.note["checks"]),
+            words = {
+                name: _word(self.note, name) for name in ("backend", "version", "device", "precision", "execution")
+            }
+            self.backend = words.pop("backend")
+            self.probe = Probe(**words)
+            self.graph, self.bundle, self.bundle_name = (
+                _text(self.note, name) for name in ("graph", "bundle", "bundle_name")
             )
-            self.bundle, self.bundle_name = str(self.note["bundle"]), str(self.note["bundle_name"])
+            self.checks = [check for check in NUMERIC if check in self.note["checks"]]
+            if not self.checks or len(self.checks) != len(self.note["checks"]):
+                raise ValueError(f"checks {self.note['checks']!r} are not some of {', '.join(NUMERIC)}")
             self.answers = [answer_from(dict(values)) for values in self.note.get("answers", ())]
             self.bytes = sum(self._check_file(name, size) for name, size in self.note["files"].items())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -205,12 +223,20 @@ class Kept:
                 yield seen.Finished(seen.FORCED)
             yield from self._free(split_rows(bundle.batches("free"), graph.rows), bundle.array("top_ids").shape[1])
             if "placement" in self.checks:
-                yield from (seen.Placed(**entry) for entry in self.note["placement"])
+                yield from self._placement(graph)
                 yield seen.Finished(seen.PLACEMENT)
             yield from self._ways()
             yield from self._cost()
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as error:
             raise self._damaged(error) from error
+
+    def _placement(self, graph: Graph) -> Iterator[seen.Placed]:
+        placed = [seen.Placed(**entry) for entry in self.note["placement"]]
+        if {part.part for part in placed} != {part.name for part in graph.parts} or len(placed) != len(graph.parts):
+            raise ValueError(f"placement is not of the parts {', '.join(part.name for part in graph.parts)}")
+        if not all(isinstance(word, str) for part in placed for word in vars(part).values()):
+            raise TypeError("placement holds what is no text")
+        yield from placed
 
     def _tensors(self, name: str) -> Dict[str, np.ndarray]:
         file = f"{name}.safetensors"

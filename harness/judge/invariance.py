@@ -133,13 +133,13 @@ class InvarianceCheck(Check):
         if self.stopped:
             message = f"a replay stopped: {self.stopped}"
             return Answer("invariance", "FAIL", value=value, message=message, **common)
-        order = [way for way in MEANINGS if way in self._worst]
+        order = [*(way for way in MEANINGS if way in self._worst), *sorted(set(self._worst) - set(MEANINGS))]
         differing = [self._worst[way] for way in order if not self._worst[way].gap <= self._bound(way)]
         status = verdict.of_row(self.compared, len(differing))
         if not differing:
             return Answer("invariance", status, value=value, **common)
         first = differing[0]
-        message = f"{MEANINGS[first.way]}: {self.logits} differ by {first.gap:.3g} at step {first.step}"
+        message = f"{MEANINGS.get(first.way, first.way)}: {self.logits} differ by {first.gap:.3g} at step {first.step}"
         if len(differing) > 1:
             message += f"; also {', '.join(other.way for other in differing[1:])}"
         return Answer(
