@@ -86,7 +86,10 @@ class Judging:
         if checks:
             golden = self._golden(kept.probe.precision)
             observations = kept.read(self.bundle, cell.graph)
-            yield from judge(golden, cell.graph, kept.probe, observations, checks, partial(save_arrays, stem))
+            try:
+                yield from judge(golden, cell.graph, kept.probe, observations, checks, partial(save_arrays, stem))
+            except (ValueError, TypeError, IndexError, KeyError) as error:  # arrays that no replay can have given
+                raise kept.damaged(error) from error
 
     def close(self) -> list[Row]:
         """End the run. Returns its rows, the newest of each check."""

@@ -302,6 +302,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file cut": (_cut, "partial: forced-0.safetensors"),
     "a header cut": (_header, "damaged"),
     "a tensor of another rank": (_flat, "step.2.logits"),
+    "a free batch missing": (_note(lambda note: note["files"].pop("free-3.safetensors")), "free-3.safetensors"),
+    "a word with a slash": (_note(lambda note: note.update(device="a/b")), "device is 'a/b'"),
+    "an unknown check": (_note(lambda note: note["checks"].append("all")), "are not some of"),
+    "a part without placement": (_note(lambda note: note["placement"].pop()), "placement is not of the parts"),
     "a name that leaves": (_note(lambda note: note["files"].update({"../x.safetensors": 1})), "do not trust it"),
     "ways without steps": (
         _note(lambda note: note["ways"].append({"name": "x", "rows": [0], "steps": 2, "as_base": []})),
@@ -323,6 +327,15 @@ def test_what_cannot_be_used_is_one_line_and_exit_2(
     assert len(lines) == 1, done.stderr
     assert words in lines[0]
     assert "Traceback" not in done.stderr
+
+
+def test_a_way_that_ends_early_is_no_pass(kept: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "cell"
+    shutil.copytree(cell_folder(kept), copy)
+    _note(lambda note: note["ways"][1].update(steps=3))(copy)
+    assert judge(copy, "--results", tmp_path / "rows").returncode == 1
+    row = next(row for (_, check), row in newest(tmp_path / "rows").items() if check == "invariance")
+    assert (row["status"], row["message"]) == ("ERROR", "twice: its last steps were not observed")
 
 
 def test_a_folder_without_observations_is_refused(tmp_path: Path) -> None:

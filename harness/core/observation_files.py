@@ -10,8 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, 
 import numpy as np
 
 from backends.contract import Probe
-from harness.core import observations as seen
-from harness.core import roles, safetensors
+from harness.core import observations, roles, safetensors
 from harness.core.batch import Batch, split_rows
 from harness.core.bundle import Bundle
 from harness.core.errors import UserError
@@ -56,31 +55,31 @@ class Keeper:
         }
         self._note.update(_earlier(folder, self._note))
 
-    def take(self, observation: seen.Observation) -> None:
-        if isinstance(observation, seen.Encoded):
+    def take(self, observation: observations.Observation) -> None:
+        if isinstance(observation, observations.Encoded):
             self._open(f"{observation.phase}-{observation.batch}")
             self._outputs("", observation.outputs)
             for role, array in observation.fill.items():
                 self._add(f"fill.{role}", array)
-        elif isinstance(observation, seen.Stepped):
+        elif isinstance(observation, observations.Stepped):
             self._open(f"{observation.phase}-{observation.batch}")
             self._outputs(f"step.{observation.step}.", observation.outputs)
             where = [observation.phase, observation.batch, observation.step]
             self._note["overwritten"] += [[*where, role, given] for role, given in observation.overwritten]
-        elif isinstance(observation, (seen.Decoded, seen.Aligned)):
+        elif isinstance(observation, (observations.Decoded, observations.Aligned)):
             self._open(f"free-{observation.batch}")
-            prefix = "aligned." if isinstance(observation, seen.Aligned) else ""
+            prefix = "aligned." if isinstance(observation, observations.Aligned) else ""
             for name, array in vars(observation).items():
                 if name != "batch":
                     self._add(prefix + name, array)
-        elif isinstance(observation, seen.WayStep):
+        elif isinstance(observation, observations.WayStep):
             self._open("ways")
             self._way(observation)
-        elif isinstance(observation, seen.Placed):
+        elif isinstance(observation, observations.Placed):
             self._note["placement"].append(asdict(observation))
-        elif isinstance(observation, seen.Stopped):
+        elif isinstance(observation, observations.Stopped):
             self._note["stopped"].append(asdict(observation))
-        elif isinstance(observation, seen.Measured):
+        elif isinstance(observation, observations.Measured):
             self._note["cost"] = asdict(observation)
 
     def _open(self, name: str) -> None:
@@ -97,7 +96,7 @@ class Keeper:
         assert self._file is not None
         self._file.add(name, array)
 
-    def _outputs(self, prefix: str, outputs: seen.Outputs) -> None:
+    def _outputs(self, prefix: str, outputs: observations.Outputs) -> None:
         for role, output in outputs.items():
             name = prefix + ("encoder" if role == roles.HIDDEN else role)
             if output.value is None or output.value.dtype not in safetensors.CODES:
@@ -111,7 +110,7 @@ class Keeper:
                 if array is not None:
                     self._add(f"{name}.{extra}", array)
 
-    def _way(self, step: seen.WayStep) -> None:
+    def _way(self, step: observations.WayStep) -> None:
         """Logits that are the base's, bit for bit, are not written again."""
         ways: List[Dict[str, Any]] = self._note["ways"]
         if not ways or (ways[-1]["name"], tuple(ways[-1]["rows"])) != (step.way, step.rows):
@@ -197,7 +196,7 @@ class Kept:
             self.answers = [answer_from(dict(values)) for values in self.note.get("answers", ())]
             self.bytes = sum(self._check_file(name, size) for name, size in self.note["files"].items())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(error) from error
+            raise self.damaged(error) from error
 
     def _check_file(self, name: str, size: int) -> int:
         path = os.path.join(self.folder, name)
@@ -211,27 +210,28 @@ class Kept:
     def _error(self, what: str, remedy: str = "copy the folder again, or replay it again") -> UserError:
         return UserError(f"observations {self.folder}: {what}; {remedy}")
 
-    def _damaged(self, error: Exception) -> UserError:
+    def damaged(self, error: Exception) -> UserError:
+        """What is raised where the observations make no sense."""
         return self._error(f"damaged: {error!r} while reading what docs/observations.md asks for")
 
-    def read(self, bundle: Bundle, graph: Graph) -> Iterator[seen.Observation]:
+    def read(self, bundle: Bundle, graph: Graph) -> Iterator[observations.Observation]:
         """Everything observed, in the order of a replay. Raises UserError where something is missing or has no sense."""
         try:
             if set(self.checks) & {*FORCED, "tokens", "invariance"}:
-                yield from self._phase(seen.FORCED, bundle, graph)
-                yield from self._phase(seen.THOROUGH, bundle, graph)
-                yield seen.Finished(seen.FORCED)
+                yield from self._phase(observations.FORCED, bundle, graph)
+                yield from self._phase(observations.THOROUGH, bundle, graph)
+                yield observations.Finished(observations.FORCED)
             yield from self._free(split_rows(bundle.batches("free"), graph.rows), bundle.array("top_ids").shape[1])
             if "placement" in self.checks:
                 yield from self._placement(graph)
-                yield seen.Finished(seen.PLACEMENT)
+                yield observations.Finished(observations.PLACEMENT)
             yield from self._ways()
             yield from self._cost()
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as error:
-            raise self._damaged(error) from error
+            raise self.damaged(error) from error
 
-    def _placement(self, graph: Graph) -> Iterator[seen.Placed]:
-        placed = [seen.Placed(**entry) for entry in self.note["placement"]]
+    def _placement(self, graph: Graph) -> Iterator[observations.Placed]:
+        placed = [observations.Placed(**entry) for entry in self.note["placement"]]
         if {part.part for part in placed} != {part.name for part in graph.parts} or len(placed) != len(graph.parts):
             raise ValueError(f"placement is not of the parts {', '.join(part.name for part in graph.parts)}")
         if not all(isinstance(word, str) for part in placed for word in vars(part).values()):
@@ -242,12 +242,12 @@ class Kept:
         file = f"{name}.safetensors"
         return safetensors.read(os.path.join(self.folder, file)) if file in self.note["files"] else {}
 
-    def _stopped(self, phase: str, batch: int) -> Iterator[seen.Stopped]:
+    def _stopped(self, phase: str, batch: int) -> Iterator[observations.Stopped]:
         for entry in self.note["stopped"]:
             if (entry["phase"], entry["batch"]) == (phase, batch):
-                yield seen.Stopped(**entry)
+                yield observations.Stopped(**entry)
 
-    def _phase(self, phase: str, bundle: Bundle, graph: Graph) -> Iterator[seen.Observation]:
+    def _phase(self, phase: str, bundle: Bundle, graph: Graph) -> Iterator[observations.Observation]:
         overwritten: Dict[Tuple[int, int], List[Tuple[str, int]]] = {}
         for where, batch, step, role, given in self.note["overwritten"]:
             if where == phase:
@@ -256,7 +256,7 @@ class Kept:
             reader = _BatchReader(self._tensors(f"{phase}-{number}"), self._odd(f"{phase}-{number}"), batch, graph)
             stops = list(self._stopped(phase, number))
             if reader.empty and not stops:
-                if phase == seen.THOROUGH:
+                if phase == observations.THOROUGH:
                     continue
                 raise KeyError(f"{phase}-{number}.safetensors")
             if not reader.empty:
@@ -275,11 +275,13 @@ class Kept:
             if key.startswith(f"{name}/")
         }
 
-    def _free(self, batches: Sequence[Batch], top: int) -> Iterator[seen.Observation]:
+    def _free(self, batches: Sequence[Batch], top: int) -> Iterator[observations.Observation]:
         if not set(self.checks) & {"logits", "tokens"}:
             return
         for number, batch in enumerate(batches):
-            tensors = self._tensors(f"free-{number}")
+            tensors, stops = self._tensors(f"free-{number}"), list(self._stopped(observations.FREE, number))
+            if "tokens" in self.checks and "ids" not in tensors and not stops:
+                raise KeyError(f"free-{number}.safetensors")
             if "ids" in tensors:
                 rows = len(batch.rows)
                 best = (rows, max(batch.steps), top)
@@ -289,13 +291,13 @@ class Kept:
                     raise ValueError(f"free-{number} is not of {rows} rows and the golden's best ids {list(best)}")
                 if tensors.get("aligned.best", tensors["best"]).shape != best:
                     raise ValueError(f"aligned.best of free-{number} is not {list(best)}")
-                yield seen.Decoded(number, *(tensors[name] for name in ("ids", "lengths", "largest", "best")))
+                yield observations.Decoded(number, *(tensors[name] for name in ("ids", "lengths", "largest", "best")))
             if "aligned.choices" in tensors:
-                yield seen.Aligned(number, tensors["aligned.choices"], tensors["aligned.best"])
-            yield from self._stopped(seen.FREE, number)
-        yield seen.Finished(seen.FREE)
+                yield observations.Aligned(number, tensors["aligned.choices"], tensors["aligned.best"])
+            yield from stops
+        yield observations.Finished(observations.FREE)
 
-    def _ways(self) -> Iterator[seen.Observation]:
+    def _ways(self) -> Iterator[observations.Observation]:
         if "invariance" not in self.checks:
             return
         tensors = self._tensors("ways")
@@ -304,19 +306,21 @@ class Kept:
             rows = tuple(int(row) for row in way["rows"])
             for step in range(int(way["steps"])):
                 logits = tensors[f"0.step.{step}"][list(rows)] if step in as_base else tensors[f"{index}.step.{step}"]
-                yield seen.WayStep(str(way["name"]), rows, step, logits)
-        yield from (seen.Stopped(**entry) for entry in self.note["stopped"] if entry["phase"] == seen.WAYS)
-        yield seen.Finished(seen.WAYS)
+                yield observations.WayStep(str(way["name"]), rows, step, logits)
+        yield from (
+            observations.Stopped(**entry) for entry in self.note["stopped"] if entry["phase"] == observations.WAYS
+        )
+        yield observations.Finished(observations.WAYS)
 
-    def _cost(self) -> Iterator[seen.Observation]:
+    def _cost(self) -> Iterator[observations.Observation]:
         if "cost" not in self.checks:
             return
-        yield from self._stopped(seen.COST, 0)
+        yield from self._stopped(observations.COST, 0)
         cost = self.note["cost"]
         if cost is not None:
             listed = {name: tuple(cost[name]) for name in ("steps", "memory", "cpu")}
-            yield seen.Measured(**{**cost, **listed})
-        yield seen.Finished(seen.COST)
+            yield observations.Measured(**{**cost, **listed})
+        yield observations.Finished(observations.COST)
 
 
 class _BatchReader:
@@ -342,26 +346,28 @@ class _BatchReader:
     def _part(self, name: str) -> str:
         return self.graph.part(name, self.batch.ids.shape[1]).name
 
-    def encoded(self, number: int, phase: str) -> seen.Encoded:
+    def encoded(self, number: int, phase: str) -> observations.Encoded:
         fill = {name[5:]: array for name, array in self.tensors.items() if name.startswith("fill.")}
         if any(array.ndim != 4 for array in fill.values()):
             raise ValueError("a fill has no rank of 4")
-        return seen.Encoded(number, self._part("encoder"), self._outputs("", ""), fill, phase)
+        return observations.Encoded(number, self._part("encoder"), self._outputs("", ""), fill, phase)
 
-    def stepped(self, number: int, step: int, overwritten: Tuple[Tuple[str, int], ...], phase: str) -> seen.Stepped:
+    def stepped(
+        self, number: int, step: int, overwritten: Tuple[Tuple[str, int], ...], phase: str
+    ) -> observations.Stepped:
         part = self._part("first" if self.graph.layout == "split" and step == 0 else "step")
         outputs = self._outputs(str(step), f"step.{step}.")
-        return seen.Stepped(number, step, part, outputs, overwritten, phase)
+        return observations.Stepped(number, step, part, outputs, overwritten, phase)
 
-    def _outputs(self, step: str, prefix: str) -> Dict[str, seen.Output]:
+    def _outputs(self, step: str, prefix: str) -> Dict[str, observations.Output]:
         if step not in self._names:
             raise KeyError(f"nothing of step {step or '(encoder)'}")
         by_role = {roles.HIDDEN if name == "encoder" else name: name for name in self._names[step]}
         return {role: self._output(role, prefix + name) for role, name in by_role.items()}
 
-    def _output(self, role: str, name: str) -> seen.Output:
+    def _output(self, role: str, name: str) -> observations.Output:
         if name in self.odd:
-            return seen.Output(*self.odd[name])
+            return observations.Output(*self.odd[name])
         value = self.tensors[name]
         shape = self.tensors.get(f"{name}.shape")
         if shape is not None:
@@ -381,4 +387,4 @@ class _BatchReader:
             of_entry = array is None or array.shape[:2] + array.shape[2 + (extra == "whole") :] == value.shape
             if not of_entry or (array is not None and not own):
                 raise ValueError(f"{name}.{extra} does not go with {name}, which has shape {list(value.shape)}")
-        return seen.Output(value.dtype.name, whole_shape, value, **extras)
+        return observations.Output(value.dtype.name, whole_shape, value, **extras)

@@ -68,6 +68,7 @@ class InvarianceCheck(Check):
         self.compared = 0
         self.stopped = ""
         self._base: List[np.ndarray] = []
+        self._steps: Dict["tuple[str, tuple[int, ...]]", int] = {}  # of each way and its rows
         self._ways: Dict[str, Dict[str, Any]] = {}
         self._differences: Dict[str, Difference] = {}
         self._worst: Dict[str, Difference] = {}
@@ -75,7 +76,9 @@ class InvarianceCheck(Check):
     def see(self, observation: Observation) -> None:
         if isinstance(observation, Stopped) and observation.phase == WAYS:
             self.stopped = observation.message
-        elif isinstance(observation, WayStep) and observation.way == BASE:
+        if isinstance(observation, WayStep):
+            self._steps[observation.way, observation.rows] = observation.step + 1
+        if isinstance(observation, WayStep) and observation.way == BASE:
             self._base.append(np.array(observation.logits))
             self._compare_base(observation)
         elif isinstance(observation, WayStep):
@@ -133,6 +136,12 @@ class InvarianceCheck(Check):
         if self.stopped:
             message = f"a replay stopped: {self.stopped}"
             return Answer("invariance", "FAIL", value=value, message=message, **common)
+        short = [
+            way for (way, rows), steps in self._steps.items() if steps < max(self.batch.steps[row] for row in rows)
+        ]
+        if short:
+            message = f"{short[0]}: its last steps were not observed"
+            return Answer("invariance", "ERROR", value=value, message=message, **common)
         order = [*(way for way in MEANINGS if way in self._worst), *sorted(set(self._worst) - set(MEANINGS))]
         differing = [self._worst[way] for way in order if not self._worst[way].gap <= self._bound(way)]
         status = verdict.of_row(self.compared, len(differing))

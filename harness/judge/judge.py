@@ -6,8 +6,7 @@ from typing import Callable, Iterable, Iterator, List, Mapping, Optional, Sequen
 import numpy as np
 
 from backends.contract import Probe
-from harness.core import observations as seen
-from harness.core import roles
+from harness.core import observations, roles
 from harness.core.batch import split_rows
 from harness.core.graph import Graph
 from harness.core.rows import Answer
@@ -42,7 +41,7 @@ class Judge:
         """Whether a second replay should look at every step for the one at which a cache entry changed."""
         return bool(self.forced.history.misses)
 
-    def see(self, observation: seen.Observation) -> Iterator[Answer]:
+    def see(self, observation: observations.Observation) -> Iterator[Answer]:
         """Take the next observation; gives answers as soon as nothing more can change them.
 
         A failed one says in ``detail["forced"]`` which checks of the forced replay fail, asked for or not.
@@ -52,30 +51,30 @@ class Judge:
                 numbers = answer.status == "FAIL" and answer.check not in UNBLAMED
                 yield replace(answer, detail={**answer.detail, "forced": self.wrong_forced()}) if numbers else answer
 
-    def _answers(self, observation: seen.Observation) -> Iterator[Answer]:
-        if isinstance(observation, seen.Finished):
+    def _answers(self, observation: observations.Observation) -> Iterator[Answer]:
+        if isinstance(observation, observations.Finished):
             yield from self._conclude(observation.phase)
             return
         for check in self.others:
             check.see(observation)
-        if isinstance(observation, (seen.Encoded, seen.Stepped, seen.Stopped)):
+        if isinstance(observation, (observations.Encoded, observations.Stepped, observations.Stopped)):
             self._see_replay(observation)
-        elif isinstance(observation, (seen.Decoded, seen.Aligned)):
+        elif isinstance(observation, (observations.Decoded, observations.Aligned)):
             self.free.see(observation)
 
-    def _see_replay(self, observation: "seen.Encoded | seen.Stepped | seen.Stopped") -> None:
-        if observation.phase == seen.FORCED:
+    def _see_replay(self, observation: "observations.Encoded | observations.Stepped | observations.Stopped") -> None:
+        if observation.phase == observations.FORCED:
             self.forced.see(observation)
-        elif observation.phase == seen.THOROUGH:
+        elif observation.phase == observations.THOROUGH:
             if self.thorough is self.forced:
                 self.thorough = TraceJudge(self.golden, self.graph)
             self.thorough.see(observation)
-        elif observation.phase == seen.FREE:
-            assert isinstance(observation, seen.Stopped)
+        elif observation.phase == observations.FREE:
+            assert isinstance(observation, observations.Stopped)
             self.free.see(observation)
 
     def _conclude(self, phase: str) -> Iterator[Answer]:
-        if phase == seen.FORCED:
+        if phase == observations.FORCED:
             if self.thorough is not self.forced:  # two replays of one fault: the second one saw where it began
                 self.forced.history.misses = self.thorough.history.misses or self.forced.history.misses
             self.forced.history.release()
@@ -84,7 +83,7 @@ class Judge:
             for check in FORCED:
                 if check != "logits" and check in self.checks:
                     yield replace(self.forced.answer(check), series=self._series)
-        elif phase == seen.FREE:
+        elif phase == observations.FREE:
             if "logits" in self.checks:
                 yield replace(self.logits(), series=self._series)
             if "tokens" in self.checks:
@@ -109,7 +108,7 @@ def judge(
     golden: Golden,
     graph: Graph,
     probe: Probe,
-    observations: Iterable[seen.Observation],
+    observations: Iterable[observations.Observation],
     checks: Sequence[str] = NUMERIC,
     save: Optional[Save] = None,
 ) -> Iterator[Answer]:
